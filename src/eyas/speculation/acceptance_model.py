@@ -1,17 +1,19 @@
 """Predicts how many tokens each arm would accept, for the budget. It learns from the rounds of all arms.
 
-F families (all chains are one, each tree one), D depths, A arms. One table for each context bucket.
+F families, D depths, A arms. A family is a group of arms that share estimates: all chains are one family, and each tree
+is a family. There is one table of estimates for each context bucket (a range of context lengths).
 
-    hazard[f, d]   share of the rounds that accept depth d + 1 among those that accepted depth d
+    hazard[f, d]   of the rounds that accepted depth d, the share that also accepted depth d + 1
     E[tokens]      1 + h0 + h0 h1 + h0 h1 h2 + ...       down to the depth of the arm
 
-A round of tree16 shows exactly what tree8 would have accepted (see `acceptance_trace`), and what a chain would have
-accepted as far as the most likely path had rows. The estimates that a round cannot show (larger trees, deeper levels)
-keep their last value, shifted in log-odds by as much as the largest arm that ran has moved at that depth. So harder
-traffic also lowers the estimates of arms that do not run, and measured differences between two arms are kept.
+A round of tree16 shows exactly what tree8 would have accepted (see `acceptance_trace`). It also shows what a chain
+would have accepted, as far as the verified tree contains the most likely path. A round cannot show what larger trees or
+deeper levels would have accepted. Their estimates are shifted in log-odds: by the change of the largest arm that ran,
+at the same depth. So harder traffic also lowers the estimates of arms that do not run, and the measured differences
+between two arms stay.
 
-The weight of old rounds halves every HALF_LIFE rounds, but not below MIN_WEIGHT: an arm that has not run for long keeps
-its estimate until a few rounds contradict it. It does not return to the prior.
+The weight of old rounds halves every HALF_LIFE rounds, but does not fall below MIN_WEIGHT. So an arm that has not run
+for a long time keeps its estimate until a few rounds contradict it.
 """
 
 from collections.abc import Sequence
@@ -27,7 +29,7 @@ HALF_LIFE = 400  # rounds
 FIRST_ROUNDS, LEARN_ROUNDS = 64, 8
 MIN_WEIGHT = 8.0  # rounds
 PRIOR_WEIGHT = 4.0
-# Those of a very good head: a large arm is tried first, and a few of its rounds show the acceptance of all others.
+# The priors of a very good head: a large arm runs first, and a few of its rounds show the acceptance of smaller arms.
 PRIOR_CHAIN, PRIOR_TREE = 0.8, 0.9
 FIRST_BUCKET = 512  # tokens: shorter contexts are one bucket, then one for each doubling
 BOUNDS = (0.005, 0.995)  # log-odds stay finite
@@ -35,7 +37,12 @@ BOUNDS = (0.005, 0.995)  # log-odds stay finite
 
 @dataclass(frozen=True)
 class ExpectedTokens:
-    """Tokens of one request in one round by arm, bonus token included; and an upper estimate, for exploration."""
+    """The expected tokens of one request in one round, bonus token included.
+
+    Attributes:
+        tokens: The estimate for each arm.
+        optimistic: The estimate for each arm if all acceptance rates were one standard deviation higher.
+    """
 
     tokens: tuple[float, ...]
     optimistic: tuple[float, ...]
@@ -43,7 +50,14 @@ class ExpectedTokens:
 
 @dataclass
 class _Table:
-    """The estimates of one context bucket: hazards, their numbers of rounds, and the round of the last update."""
+    """The estimates of one context bucket.
+
+    Attributes:
+        hazards_FD: The hazards by family and depth.
+        weights_FD: The weighted number of rounds behind each hazard.
+        round: The number of the round of the last update.
+        expected: The expected tokens computed from the hazards; None before they are needed.
+    """
 
     hazards_FD: np.ndarray
     weights_FD: np.ndarray
@@ -53,7 +67,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Family:
-    """Arms that share hazards. top_k 1: all chains; `nodes` and `depth` are those of the longest."""
+    """A group of arms that share hazards: one tree, or all chains (top_k 1, with the size of the longest chain)."""
 
     top_k: int
     nodes: int
@@ -62,7 +76,15 @@ class _Family:
 
 @dataclass
 class _Counts:
-    """Counts from rounds of one arm in one bucket. reach_F: the deepest level that they cover, by family."""
+    """Counts from rounds of one arm in one context bucket.
+
+    Attributes:
+        trials_FD: The number of rounds that accepted depth d and had a node at depth d + 1.
+        hits_FD: The number of these rounds that accepted depth d + 1.
+        reach_F: The deepest level that the rounds covered, by family.
+        lead: The family of the deepest arm that ran; its changes shift the estimates that were not covered.
+        lead_depth: The depth of that arm.
+    """
 
     trials_FD: np.ndarray
     hits_FD: np.ndarray
@@ -72,10 +94,10 @@ class _Counts:
 
 
 class AcceptanceModel:
-    """Expected tokens by arm and context, estimated from acceptance traces on the host."""
+    """The estimator of expected tokens by arm and context. It learns from acceptance traces, on the host."""
 
     def __init__(self, arms: Sequence[Arm]) -> None:
-        """Initializes the estimates with the prior. arms: the first one is off."""
+        """Initializes the estimates with the prior. Requirement: the first of `arms` is the arm `off`."""
         chains = [arm for arm in arms if arm.is_chain]
         families = [_Family(1, max(a.nodes for a in chains), max(a.depth for a in chains))] if chains else []
         self._place: dict[Arm, tuple[int, int] | None] = {}
@@ -100,7 +122,10 @@ class AcceptanceModel:
         self._learned_round = 0
 
     def expected(self, context: int) -> ExpectedTokens:
-        """Returns the estimates for `context` tokens before the root, from the nearest bucket with data."""
+        """Returns the estimates for a request with `context` tokens before the root.
+
+        They come from the nearest context bucket with data, or from the prior if there is no data.
+        """
         table = self._nearest(context_bucket(context, FIRST_BUCKET))
         if table.expected is None:
             hazards_FD, weights_FD = table.hazards_FD, table.weights_FD
@@ -111,10 +136,10 @@ class AcceptanceModel:
         return table.expected
 
     def observe(self, traces: Sequence[AcceptanceTrace]) -> None:
-        """Learns from the traces of one round; a round that drafted nothing only counts as a round.
+        """Learns from the acceptance traces of one round. Requirement: all traces are of the same arm.
 
-        After the first FIRST_ROUNDS, up to LEARN_ROUNDS rounds of one arm are learned together, because an update takes
-        longer than counting.
+        A round without traces only ages the earlier rounds. After the first FIRST_ROUNDS rounds, the estimates are
+        updated once for up to LEARN_ROUNDS rounds of one arm, because an update takes longer than counting.
         """
         self._round += 1
         if traces and traces[0].arm != self._counted_arm:
@@ -136,10 +161,10 @@ class AcceptanceModel:
             self._counted, self._learned_round = {}, self._round
 
     def _count(self, item: AcceptanceTrace, counts: _Counts) -> None:
-        """Counts the trace of one request for each family that its arm contains."""
+        """Adds the trace of one request to the counts of each family whose acceptance the trace shows."""
         ran = item.arm
         place = self._place[ran]
-        assert place is not None, "off drafts nothing"
+        assert place is not None, "the arm `off` drafts nothing"
         if place[1] >= counts.lead_depth:
             counts.lead, counts.lead_depth = place
         for number, family in enumerate(self._families):
@@ -181,13 +206,16 @@ class AcceptanceModel:
         table.weights_FD, table.round, table.expected = weights_FD, self._round, None
 
     def _nearest(self, bucket: int) -> _Table:
-        """Returns the table of the bucket, else of the nearest with data (shorter contexts first), else the prior."""
+        """Returns the table of the bucket, else of the nearest bucket with data, else the prior.
+
+        Of two buckets at the same distance, the one with shorter contexts is used.
+        """
         if not self._tables:
             return self._prior
         return self._tables[min(self._tables, key=lambda other: (abs(other - bucket), other))]
 
     def _by_arm(self, hazards_FD: np.ndarray) -> tuple[float, ...]:
-        """Computes 1 + h0 + h0 h1 + ... for each arm."""
+        """Returns the expected tokens 1 + h0 + h0 h1 + ... of each arm; 1 for the arm `off`."""
         reached_FD = hazards_FD.cumprod(axis=1).cumsum(axis=1)
         return tuple(
             1.0 if place is None else 1.0 + float(reached_FD[place[0], place[1] - 1]) for place in self._place.values()
@@ -195,7 +223,7 @@ class AcceptanceModel:
 
 
 def _contains(ran: Arm, family: _Family) -> bool:
-    """Returns True if every tree of the family is a part of the tree that ran."""
+    """Returns True if the tree of the family is no larger than the tree of the arm that ran."""
     return family.nodes <= ran.nodes and family.depth <= ran.depth
 
 

@@ -1,13 +1,17 @@
-"""Acceptance traces: one round shows the acceptance of its own arm and of every smaller arm.
+"""Acceptance traces: one round shows what its own arm accepted, and what every smaller arm would have accepted.
 
 B requests, M tree nodes, S = depth + 1 path slots.
 
-    the batch's nodes by score     root  root  a0   b0   a1   c0   b1        two requests a, b: B = 2
-    rank // B + 1 = min_nodes       1     1    2    2    3    3    4
+The nodes of the whole batch are sorted by score, the most likely first. Here are two requests (B = 2), with the nodes
+a0, a1, ... and b0, b1, ...:
 
-A round with n nodes a request verifies the first n * B of this list. So an accepted node with `min_nodes` k would have
-been verified by every arm with at least k nodes, and by none with fewer: scores fall along a path, so the ancestors of
-a node stand before it. With one request, min_nodes = rank + 1.
+    rank                            0     1    2    3    4    5    6
+    node                            root  root a0   b0   a1   a2   b1
+    min_nodes = rank // B + 1       1     1    2    2    3    3    4
+
+A round with n nodes per request verifies the first n * B nodes of this list. So every arm with at least `min_nodes`
+nodes would have verified the node, and no smaller arm would have. Scores fall along a path, so the ancestors of a node
+have lower ranks. With one request, min_nodes = rank + 1.
 """
 
 from bisect import bisect_right
@@ -24,13 +28,16 @@ from eyas.tree.verify import AcceptedPath, verify
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceTrace:
-    """The accepted path of one request in one round, before a stop token cut the output.
+    """The accepted path of one request in one round. Tokens after a stop token are still part of it.
 
-    arm             the arm that drafted
-    context         tokens before the root
-    min_nodes       for each accepted node, from depth 1 on: the size of the smallest arm that verifies it; ascending
-    chain_accepted  the number of accepted nodes, from the first on, that are the most likely child of their parent
-    chain_offered   the length of the path of most likely children in the verified tree
+    Attributes:
+        arm: The arm that drafted.
+        context: The number of tokens before the root.
+        min_nodes: For each accepted node, from depth 1 on, the number of nodes of the smallest arm that would have
+            verified it. The numbers ascend.
+        chain_accepted: The number of accepted nodes before the first one that is not the most likely child of its
+            parent.
+        chain_offered: The length of the path of most likely children in the verified tree.
     """
 
     arm: Arm
@@ -49,25 +56,29 @@ class AcceptanceTrace:
         return min(bisect_right(self.min_nodes, nodes), depth)
 
     def num_tokens_with(self, shape: TreeShape) -> int | None:
-        """Returns the number of tokens that `shape` would have accepted, the bonus token included.
+        """Returns the number of tokens that a tree of `shape` would have accepted, the bonus token included.
 
-        None if the shape is no part of the one that ran. A chain is a part of a longer chain, and a tree of a larger
-        tree with the same top-k.
+        Returns None if the trace cannot show it. The trace shows it for shapes with the top-k of the tree that ran and
+        no more depth or nodes: shorter chains, and smaller trees.
         """
         ran, depth = self.arm.shape, min(shape.depth, shape.nodes - 1)
-        assert ran is not None, "off drafts nothing"
+        assert ran is not None, "the arm `off` drafts nothing"
         if ran.top_k != shape.top_k or ran.nodes < shape.nodes or self.arm.depth < depth:
             return None
         return self.num_accepted_within(shape.nodes, depth) + 1
 
 
 def trace_BC(tree: Tree, accepted: AcceptedPath, num_drafting: int | Tensor) -> Tensor:
-    """Returns int64 [B, S + 1] for the host: min_nodes of depths 1..S - 1, chain_accepted, chain_offered.
-
-    Columns from lengths_B - 1 on are undefined. All trees were grown with the same top-k.
+    """Computes the acceptance traces of a round on the device. `trace_from_row` reads them on the host.
 
     Args:
-        num_drafting: requests that draft; the others have a root and nothing else.
+        tree: the verified trees. Requirement: all have the same top-k.
+        accepted: the accepted paths.
+        num_drafting: the number of requests that draft; the trees of the other requests have only a root.
+
+    Returns:
+        int64 [B, S + 1]. Columns 0 to S - 2 hold min_nodes of depths 1 to S - 1; only the first lengths_B - 1 of them
+        are defined. The last two columns hold chain_accepted and chain_offered.
     """
     num_requests, num_nodes = tree.tokens_BM.shape
     # By columns: roots come first, and of equal scores a parent comes before its child.
@@ -86,7 +97,7 @@ def trace_BC(tree: Tree, accepted: AcceptedPath, num_drafting: int | Tensor) -> 
 
 
 def _most_likely_child_BM(tree: Tree) -> Tensor:
-    """Returns the token of each node's most likely child that has a row; -1, which no node has, if there is none."""
+    """Returns the token of the most likely verified child of each node; -1 for a node without verified children."""
     num_nodes = tree.tokens_BM.shape[1]
     nodes_M = torch.arange(num_nodes, device=tree.tokens_BM.device)
     # Children stand in falling order of their scores, so the most likely is the first that names its parent.
@@ -97,9 +108,13 @@ def _most_likely_child_BM(tree: Tree) -> Tensor:
 
 
 def trace_from_row(arm: Arm, context: int, length: int, row: list[int]) -> AcceptanceTrace:
-    """Builds the trace from one row of `trace_BC` on the host. length: accepted.lengths_B of that request.
+    """Builds the trace of one request on the host.
 
-    All nodes of a chain are verified, so its length is enough: the row may be empty.
+    Args:
+        arm: the arm that drafted.
+        context: the number of tokens before the root.
+        length: the number of accepted tokens, the bonus token included (`accepted.lengths_B`).
+        row: the request's row of `trace_BC`. It may be empty for a chain, whose trace follows from `length`.
     """
     if arm.is_chain:
         return AcceptanceTrace(

@@ -1,13 +1,14 @@
-"""The arms: ways to run a round, from plain decoding to the largest draft tree. The budget chooses one each round.
+"""The arms: the ways to run a round, from plain decoding to the largest draft tree. The budget chooses one per round.
 
-    off      the target alone: no drafting, no extend
-    chain d  one path of d drafted nodes: the cheapest drafting, for busy engines
-    tree n   n rows of verify for each request *on average*: with B requests the round verifies n * B rows, and the
-             most likely nodes of the whole batch fill them
+    name      what a round does
+    off       plain decoding: the target computes one token per request; nothing is drafted
+    chain5    drafts one path of 5 tokens, without branches; the cheapest way to draft, for engines with many requests
+    tree16    drafts trees and verifies 16 nodes per request *on average*: of the nodes of all B requests, the 16 * B
+              most likely ones
 
-All trees have the same top-k, so each is a part of the next: the acceptance of a larger tree shows that of a smaller
-one. Depth grows with the nodes because each level costs one forward of the head: 8 nodes rarely reach below depth 4,
-and 32 nodes at depth 6 would stop where most paths still continue.
+All trees have the same top-k, so a smaller tree is a part of a larger one. The acceptance of a larger tree therefore
+shows the acceptance of the smaller one. Each level of a tree costs one forward of the head, so smaller trees have less
+depth: 8 nodes rarely reach below depth 4. With 32 nodes and depth 6, most paths would end too early.
 """
 
 from dataclasses import dataclass
@@ -17,24 +18,29 @@ from eyas.tree.shape import TreeShape, chain_shape
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to run a round. shape None: the target alone."""
+    """One way to run a round.
+
+    Attributes:
+        name: The name for options and metrics, for example "tree16".
+        shape: The shape of the draft trees; None for plain decoding.
+    """
 
     name: str
     shape: TreeShape | None
 
     @property
     def nodes(self) -> int:
-        """Rows of the verify forward for each request, the root included."""
+        """The number of tree nodes that the target verifies per request, the root included; 1 for plain decoding."""
         return 1 if self.shape is None else self.shape.nodes
 
     @property
     def depth(self) -> int:
-        """The most draft tokens that a round can accept."""
+        """The maximum number of draft tokens that a round can accept for one request."""
         return 0 if self.shape is None else min(self.shape.depth, self.shape.nodes - 1)
 
     @property
     def is_chain(self) -> bool:
-        """True if it drafts one path without branches."""
+        """True if the arm drafts one path without branches."""
         return self.shape is not None and self.shape.top_k == 1
 
 
@@ -43,7 +49,7 @@ OFF = Arm("off", None)
 
 
 def default_arms() -> tuple[Arm, ...]:
-    """Returns off, chains and trees, ordered by rows of verify."""
+    """Returns the arms of a server with a head, ordered by `Arm.nodes`. The first one is `OFF`."""
     return (
         OFF,
         *(Arm(f"chain{depth}", chain_shape(depth)) for depth in (1, 2, 3, 5)),

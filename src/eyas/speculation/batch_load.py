@@ -1,7 +1,7 @@
-"""The contract between the engine and whatever decides how much each round drafts.
+"""The interface between the engine and the policy that chooses the arm of each round.
 
-scheduler   BatchLoad            ->  policy.decide    ->  SpeculationDecision  ->  the round
-engine      result of the round  ->  RoundReport      ->  policy.observe
+before a round    scheduler:  BatchLoad   -> policy.decide  -> SpeculationDecision
+after a round     engine:     RoundReport -> policy.observe
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,13 @@ from eyas.speculation.arms import Arm
 
 @dataclass(frozen=True)
 class BatchLoad:
-    """The requests of a round.
+    """The requests of a round, as the policy sees them. A context is the number of tokens before the root.
 
-    contexts: tokens before the root, of each request that follows the decision. draft_lags: committed tokens that the
-    drafter has not read, of each of them. plain_contexts: contexts of the requests with speculation "off", which take
-    part with one row whatever the arm.
+    Attributes:
+        contexts: The context of each request that runs with the chosen arm.
+        draft_lags: For each of these requests, the number of committed tokens that the drafter has not read.
+        plain_contexts: The context of each request with speculation "off". It gets one token in this round, whatever
+            arm is chosen.
     """
 
     contexts: tuple[int, ...]
@@ -26,16 +28,20 @@ class BatchLoad:
 
     @property
     def num_requests(self) -> int:
-        """Requests of the round."""
+        """The number of requests in the round."""
         return len(self.contexts) + len(self.plain_contexts)
 
 
 @dataclass(frozen=True)
 class SpeculationDecision:
-    """The decision for one round; the engine returns it with the report.
+    """The decision for one round. The engine passes it back to the policy in the RoundReport.
 
-    arm: the arm to run. drafts: which of load.contexts draft: none for off, else all; or one alone, where off is best
-    and another arm is explored. best_arm: the arm that would run without exploration.
+    Attributes:
+        arm: The arm to run.
+        drafts: For each request of load.contexts, True if it drafts. All are False for the arm `off`. Exactly one is
+            True in a cheap exploration while `off` is the best arm. Otherwise all are True.
+        best_arm: The arm that would run without exploration.
+        load: The requests of the round.
     """
 
     arm: Arm
@@ -45,21 +51,25 @@ class SpeculationDecision:
 
     @property
     def is_exploration(self) -> bool:
-        """True if the round runs in order to learn from it."""
+        """True if the round runs another arm than the best one, in order to learn how that arm performs."""
         return self.arm != self.best_arm
 
     @property
     def is_partial(self) -> bool:
-        """True if only some requests draft: such a round shows acceptance, but not the cost of the arm."""
+        """True if only some requests draft. Such a round shows the acceptance of the arm, but not its cost."""
         return any(self.drafts) and not all(self.drafts)
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """The result of a round. It may arrive rounds later; reports come in the order of their rounds.
+    """The result of a round. Reports come in the order of their rounds, and may come some rounds later.
 
-    seconds: of the whole round on the device, reading a lag included; None if the policy did not choose the round.
-    num_tokens: tokens added to all outputs. traces: of each request that drafted and still runs.
+    Attributes:
+        decision: The decision of the policy.
+        seconds: The time of the whole round on the device, including the drafter's read of lagging tokens; None if the
+            policy did not choose the arm.
+        num_tokens: The number of tokens that the round added to all outputs.
+        traces: The acceptance trace of each request that drafted and has not ended.
     """
 
     decision: SpeculationDecision
@@ -69,27 +79,27 @@ class RoundReport:
 
 
 class Policy(Protocol):
-    """The chooser of the arm of each round: a `Budget` or a `FixedArm`."""
+    """The interface of a policy, which chooses the arm of each round. `Budget` and `FixedArm` implement it."""
 
     arms: tuple[Arm, ...]
 
     def decide(self, load: BatchLoad) -> SpeculationDecision:
-        """Returns the arm of the next round. At least one request follows the decision."""
+        """Returns the decision for the next round. Requirement: `load.contexts` is not empty."""
         ...
 
     def observe(self, report: RoundReport) -> None:
-        """Learns from a round."""
+        """Learns from the result of a round."""
         ...
 
 
 class FixedArm:
-    """The same arm in every round: plain decoding, a fixed chain or a fixed tree."""
+    """A policy that runs the same arm in every round: plain decoding, a chain or a tree."""
 
     def __init__(self, arm: Arm) -> None:
         self.arms = (arm,)
 
     def decide(self, load: BatchLoad) -> SpeculationDecision:
-        """Returns the arm."""
+        """Returns the decision to run the fixed arm for all requests."""
         arm = self.arms[0]
         return SpeculationDecision(arm, (arm.shape is not None,) * len(load.contexts), arm, load)
 

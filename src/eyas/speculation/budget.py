@@ -1,22 +1,25 @@
-"""Chooses the arm of each round: the one with the most expected tokens per second, so that speculation never costs.
+"""Chooses the arm of each round: the arm with the most expected tokens per second. This can be `off`, plain decoding.
 
     tokens per second of an arm = sum over requests of E[tokens | arm, context]  /  seconds(arm, batch, contexts)
-                                  acceptance_model                                  latency_model, over round_costs
+                                  from acceptance_model                             from latency_model and round_costs
 
-Switching. An arm stays until another is better by SWITCH_GAIN in SWITCH_ROUNDS rounds in a row, by batch bucket. A head
-with a lag reads rows before it drafts again; those seconds are spread over PAYBACK_ROUNDS.
+Everything below is done for each batch bucket (batch sizes near one measured size) separately.
 
-Surveying. Cost tables have errors, and an arm that looks expensive would not run for long. So in each batch bucket
-every second round goes to an arm that may still be the best, until its cost is known to SURVEY_SD.
+Switching. The arm changes when another arm is better by SWITCH_GAIN in SWITCH_ROUNDS rounds in a row. If the head has
+not read the newest tokens, it reads them before it drafts again. This time is divided by PAYBACK_ROUNDS and added to
+the seconds of a round.
 
-Exploring. One round in a hundred runs another arm, by chance: off, which is the baseline of `speedup`; the next smaller
-and the next larger arm; and the arm that would be best with a slightly higher acceptance. If that costs more than
-EXPLORE_LOSS of the throughput, it happens less often. While off is best, the head has not read for a while and must
-catch up first: an exploration is then EXTRA_ROUNDS longer, and that much rarer.
+Surveying. The measured costs have errors, and an arm that looks too expensive would not run for a long time. So at
+first every second round runs an arm that may still be the best, until the error of its cost is below SURVEY_SD.
 
-A request with speculation "off" adds a row whatever the arm (`BatchLoad.plain_contexts`). A request with "max" is not
-part of the decision: it gets rounds of its own with the largest tree. Their seconds are not reported, because the
-budget did not choose them, but their acceptance is learned like any other.
+Exploring. One round in a hundred runs another arm, chosen at random: `off`, which `speedup` uses as its baseline; the
+next smaller or next larger arm; or the arm that would be best with slightly higher acceptance. Explorations become
+rarer if they would cost more than EXPLORE_LOSS of the throughput. While `off` is the best arm, the head must first read
+the newest tokens. An exploration then lasts EXTRA_ROUNDS more rounds and starts less often by the same factor.
+
+A request with speculation "off" gets one token per round, whatever arm runs (`BatchLoad.plain_contexts`). Requests with
+speculation "max" run in separate rounds with the largest tree. The budget does not choose these rounds, so it ignores
+their seconds, but it learns from their acceptance.
 """
 
 import random
@@ -39,7 +42,7 @@ EXPLORE = 0.01  # of rounds
 EXPLORE_LOSS = 0.005  # of throughput
 EXPLORE_OFF, EXPLORE_NEIGHBOR, EXPLORE_PROMISING = 0.3, 0.15, 0.4  # weights; NEIGHBOR for each side
 EXTRA_ROUNDS = 3
-SURVEY_SD = 0.02  # of a cost, as a share: below it an arm is not surveyed
+SURVEY_SD = 0.02  # relative error of a cost; an arm with a smaller error is not surveyed
 SURVEY_ROUNDS = 32  # of one arm, at most
 TIME_EVERY = 4  # of the rounds between two comparisons, one in so many updates the latency model
 SKIP_ROUNDS = 7  # rounds between two comparisons of all arms, which take as long as a layer
@@ -49,8 +52,13 @@ SKIP_ROUNDS = 7  # rounds between two comparisons of all arms, which take as lon
 class _Incumbent:
     """The arm that a batch bucket runs, and the state of its survey.
 
-    survey_rounds: by arm. num_times_beaten: rounds in a row in which another arm was better. survey_open: an arm is
-    left to survey. rounds_to_skip: before arms are compared again.
+    Attributes:
+        arm: The index of the arm.
+        survey_rounds: The number of survey rounds of each arm.
+        num_times_beaten: The number of rounds in a row in which another arm was better.
+        surveyed_last: True if the last round was open for a survey; the next one is then not.
+        survey_open: True if there is an arm left to survey.
+        rounds_to_skip: The number of rounds before the arms are compared again.
     """
 
     arm: int
@@ -63,7 +71,7 @@ class _Incumbent:
 
 @dataclass
 class _RoundRun:
-    """Consecutive rounds of one kind, added up and learned together, because learning takes longer."""
+    """Consecutive rounds with the same arm, best arm and batch size. They are summed up and learned in one update."""
 
     decision: SpeculationDecision
     seconds: float
@@ -77,7 +85,7 @@ class _RoundRun:
         return same_arms and own.load.num_requests == decision.load.num_requests
 
     def add(self, seconds: float, num_tokens: int) -> None:
-        """Adds a round."""
+        """Adds a round to the sums."""
         self.seconds += seconds
         self.num_tokens += num_tokens
         self.num_rounds += 1
@@ -85,7 +93,13 @@ class _RoundRun:
 
 @dataclass
 class _Exploration:
-    """An arm that is explored while off is best. is_single_request: only the request with the smallest lag drafts."""
+    """An exploration while `off` is the best arm.
+
+    Attributes:
+        arm: The index of the explored arm.
+        is_single_request: True if only the request with the smallest draft lag drafts.
+        rounds_left: The number of rounds that the exploration still lasts.
+    """
 
     arm: int
     is_single_request: bool
@@ -94,9 +108,12 @@ class _Exploration:
 
 @dataclass(frozen=True)
 class _Forecast:
-    """The prediction for one load, by arm: tokens and seconds of a round.
+    """The prediction of the next round for each arm.
 
-    optimistic: the tokens with a slightly higher acceptance.
+    Attributes:
+        tokens: The tokens of all requests.
+        optimistic: The tokens of all requests, with slightly higher acceptance.
+        seconds: The time of the round.
     """
 
     tokens: Sequence[float]
@@ -105,10 +122,7 @@ class _Forecast:
 
 
 class Budget:
-    """The policy that chooses arms by measured speed. It decides before each round and learns from its report.
-
-    Each drafter has its own.
-    """
+    """The policy that chooses the arm with the most expected tokens per second. Each drafter has its own budget."""
 
     def __init__(
         self, arms: Sequence[Arm], table: CostTable, catch_up_seconds: Callable[[int], float], seed: int = 0
@@ -116,12 +130,12 @@ class Budget:
         """Initializes the models from a measured cost table.
 
         Args:
-            arms: ordered by rows; the first is off.
-            table: costs of these arms.
-            catch_up_seconds: returns the seconds that the head takes to read a number of rows.
-            seed: of the exploration.
+            arms: the arms, ordered by `Arm.nodes`; the first is `off`.
+            table: the measured costs of these arms.
+            catch_up_seconds: returns the seconds that the head takes to read a given number of lagging tokens.
+            seed: seed of the random explorations.
         """
-        assert arms[0].shape is None, "the first arm is off"
+        assert arms[0].shape is None, "the first arm is `off`"
         assert table.arms == tuple(arm.name for arm in arms), "a table of these arms"
         assert [arm.nodes for arm in arms] == sorted(arm.nodes for arm in arms), "arms ordered by rows"
         self.arms = tuple(arms)
@@ -137,8 +151,8 @@ class Budget:
         self._random = random.Random(seed)
 
     def decide(self, load: BatchLoad) -> SpeculationDecision:
-        """Returns the arm of the next round. At least one request follows the decision."""
-        assert load.contexts, "no request follows the decision"
+        """Returns the decision for the next round. Requirement: `load.contexts` is not empty."""
+        assert load.contexts, "no request runs with the chosen arm"
         bucket = self.latency_model.bucket(load.num_requests)
         known = self._incumbents.get(bucket)
         if known is not None and known.rounds_to_skip > 0 and not self._is_exploring:
@@ -168,13 +182,13 @@ class Budget:
         return self._decision(incumbent.arm, incumbent.arm, load)
 
     def observe(self, report: RoundReport) -> None:
-        """Learns from a round."""
+        """Learns from the result of a round."""
         if report.seconds is not None:
             self._observe_seconds(report.decision, report.seconds, report.num_tokens)
         self.acceptance_model.observe(report.traces)
 
     def speedup(self) -> SpeedupEstimate | None:
-        """Returns the throughput over that of the same server without speculation; None until off has run."""
+        """Returns the estimated speedup over plain decoding on this server; None until `off` has run a few rounds."""
         return self._speedups.overall()
 
     @property
@@ -197,22 +211,29 @@ class Budget:
             run.add(seconds, num_tokens)
 
     def _count(self, decision: SpeculationDecision, seconds: float, num_tokens: int, num_rounds: int) -> float:
-        """Adds rounds of one kind to the speedup estimate.
+        """Adds rounds with the same decision to the speedup estimate.
 
-        Returns the predicted seconds in which the drafter reads the tokens that it lags behind.
+        Args:
+            decision: the decision of the rounds.
+            seconds: the seconds of all rounds together.
+            num_tokens: the tokens of all rounds together.
+            num_rounds: the number of rounds.
+
+        Returns:
+            The predicted seconds, per round, in which the drafter reads lagging tokens.
         """
         load, arm = decision.load, self._arm_index[decision.arm]
         lag = sum(lag for lag, drafts in zip(load.draft_lags, decision.drafts, strict=True) if drafts)
         catch_up_s = self._catch_up_seconds(lag) if lag else 0.0
         predicted_s = (self.latency_model.seconds_of(arm, load) + catch_up_s) * num_rounds
-        # Off gives each request one token a round.
+        # The arm `off` gives each request one token per round.
         off_s = self.latency_model.seconds_without_offset(0, load) * num_tokens / load.num_requests
         stratum = Stratum(self.latency_model.bucket(load.num_requests), decision.best_arm.shape is None)
         self._speedups.observe(stratum, arm == 0, min(seconds, CAP * predicted_s), off_s)
         return catch_up_s
 
     def _time(self, decision: SpeculationDecision, seconds: float, catch_up_s: float) -> None:
-        """Updates the latency model with a round, unless reading the drafter's lag took much of its time."""
+        """Updates the latency model with a round, unless reading lagging tokens took much of the round's time."""
         arm, load = self._arm_index[decision.arm], decision.load
         if not decision.is_partial and catch_up_s < CATCH_UP_SHARE * self.latency_model.seconds_of(arm, load):
             self.latency_model.observe(arm, load, max(seconds - catch_up_s, seconds * (1 - CATCH_UP_SHARE)))
@@ -225,7 +246,16 @@ class Budget:
         return _Forecast(tokens, optimistic, self.latency_model.seconds(load))
 
     def _update_incumbent(self, bucket: int, forecast: _Forecast, rates: Sequence[float]) -> _Incumbent:
-        """Switches the arm of a bucket if another has been better for long enough. Returns the incumbent."""
+        """Switches the arm of a batch bucket if another arm has been better for SWITCH_ROUNDS rounds.
+
+        Args:
+            bucket: the batch bucket.
+            forecast: the prediction of the next round.
+            rates: the expected tokens per second of each arm.
+
+        Returns:
+            The state of the bucket with the arm to run.
+        """
         best = max(range(len(rates)), key=rates.__getitem__)
         incumbent = self._incumbents.setdefault(bucket, _Incumbent(best, [0] * len(rates)))
         gain = SWITCH_GAIN
@@ -243,7 +273,10 @@ class Budget:
         return incumbent
 
     def _arm_to_survey(self, bucket: int, incumbent: _Incumbent, rates: Sequence[float]) -> int | None:
-        """Returns, in every second round, the arm with the least certain cost among those that may be the best."""
+        """Returns the arm to survey: of the arms that may be the best, the one with the least certain cost.
+
+        Returns None in every second round, and when no arm is left to survey.
+        """
         incumbent.surveyed_last = not incumbent.surveyed_last
         if not incumbent.surveyed_last:
             return None
@@ -258,7 +291,7 @@ class Budget:
         return max(candidates, key=sds.__getitem__, default=None)
 
     def _explore(self, best: int, forecast: _Forecast, load: BatchLoad) -> SpeculationDecision:
-        """Chooses another arm at random, unless it costs too much."""
+        """Returns a decision to explore a random arm, or to run the best arm if exploring would cost too much."""
         weights = self._exploration_weights(best, forecast)
         arm = self._random.choices(list(weights), list(weights.values()))[0]
         if best == 0:
@@ -269,10 +302,11 @@ class Budget:
         return self._decision(arm, best, load)
 
     def _explore_from_off(self, arm: int, forecast: _Forecast, load: BatchLoad) -> SpeculationDecision:
-        """Chooses an exploration while off is best: by the whole batch or, if that costs too much, by one request.
+        """Returns a decision to explore `arm` while `off` is the best arm, or to run `off` if that costs too much.
 
-        The one request is the one with the smallest draft lag. It shows the acceptance of the arm, but not its cost.
-        Each of the two ways may use half of the cost allowed for exploration.
+        First it considers that the whole batch drafts. If that costs too much, only the request with the smallest draft
+        lag drafts, which shows the acceptance of the arm but not its cost. Each of the two ways may use half of the
+        cost that is allowed for exploration.
         """
         num_rounds = 1 + EXTRA_ROUNDS
         if self._random.random() * num_rounds < 1:  # an exploration lasts that many rounds, so it starts less often
@@ -287,9 +321,9 @@ class Budget:
         return self._decision(0, 0, load)
 
     def _loss_over_off(self, exploration: _Exploration, forecast: _Forecast, load: BatchLoad) -> float:
-        """Returns the seconds that a round of the exploration loses against a round without speculation.
+        """Returns the seconds that a round of the exploration loses compared with plain decoding.
 
-        The time in which the drafter reads its lag is not included.
+        The time in which the drafter reads lagging tokens is not included.
         """
         arm, off_s = exploration.arm, forecast.seconds[0]
         if not exploration.is_single_request:
@@ -299,12 +333,15 @@ class Budget:
         return one.seconds[arm] - one.seconds[0] - (one.tokens[arm] - 1) * off_s / forecast.tokens[0]
 
     def _is_too_expensive(self, loss_s: float, num_rounds: int, best_s: float) -> bool:
-        """Returns True at random, so often that exploration costs at most EXPLORE_LOSS of the throughput.
+        """Decides at random whether an exploration is skipped, so that all together cost at most EXPLORE_LOSS.
 
         Args:
             loss_s: The expected loss of the exploration in seconds.
             num_rounds: The number of rounds of the exploration.
             best_s: The seconds of a round of the best arm.
+
+        Returns:
+            True if the exploration is skipped.
         """
         return self._random.random() * EXPLORE * loss_s > EXPLORE_LOSS * best_s * num_rounds
 
@@ -317,8 +354,8 @@ class Budget:
         return SpeculationDecision(self.arms[arm], drafts, self.arms[best], load)
 
     def _exploration_weights(self, best: int, forecast: _Forecast) -> dict[int, float]:
-        """Returns the arms worth exploring and how much of the exploration each gets."""
-        # While off is best, the smallest arm gets the weight of off: its one draft token is a cheap trial of the head.
+        """Returns the arms to explore, each with its weight: the relative frequency with which it is chosen."""
+        # While `off` is best, the smallest drafting arm gets its weight: one draft token is a cheap trial of the head.
         weights = {1 if best == 0 else 0: EXPLORE_OFF}
         for neighbor in (best - 1, best + 1):
             if 0 <= neighbor < len(self.arms):

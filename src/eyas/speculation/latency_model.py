@@ -1,12 +1,12 @@
 """Predicts the seconds of the next round: the cost table, corrected by the rounds that ran. The budget uses it.
 
-A arms. By batch bucket, in logarithms:
+A arms. For each batch bucket (batch sizes near one measured size), the model is:
 
     log(seconds) = log(table) + drift + offset[arm] + noise
 
-`drift` is common to all arms (a busy machine, a warm one) and may change from round to round. `offset` is the error of
-the table for one arm, and hardly changes. A Kalman filter keeps both with their covariance, so that a round of one arm
-also corrects the others: at first mostly the drift; an offset that is known well stays.
+`drift` is common to all arms, for example because the machine is busy, and may change from round to round. `offset` is
+the error of the table for one arm, and changes very slowly. A Kalman filter estimates both with their covariance. So a
+round of one arm also corrects the predictions for the other arms: at first mostly through the drift.
 """
 
 import math
@@ -16,15 +16,18 @@ import numpy as np
 from eyas.speculation.batch_load import BatchLoad
 from eyas.speculation.round_costs import CostTable
 
-DRIFT_SD, OFFSET_SD, NOISE_SD = 0.3, 0.2, 0.1  # at the start; of logarithms, so about shares
+DRIFT_SD, OFFSET_SD, NOISE_SD = 0.3, 0.2, 0.1  # initial standard deviations of logarithms: about 30%, 20%, 10%
 DRIFT_STEP_SD, OFFSET_STEP_SD = 0.01, 0.001  # process noise of one round
 MIN_NOISE_SD = 0.01
-CLIP_SD = 3.0  # an outlier beyond it is ignored once; if the arm's next round is one as well, it counts as this far
+CLIP_SD = 3.0  # the first error beyond it is ignored; a second one in a row on the same side counts as this large
 NOISE_GAIN = 0.03
 
 
 class _KalmanFilter:
-    """A Kalman filter of one batch bucket's drift and offsets: mean_X and covariance_XX with X = 1 + A, drift first."""
+    """A Kalman filter of the drift and the offsets of one batch bucket.
+
+    mean_X: The estimates, X = 1 + A: the drift, then the offset of each arm.
+    """
 
     def __init__(self, mean_X: np.ndarray) -> None:
         self.mean_X = mean_X
@@ -37,13 +40,13 @@ class _KalmanFilter:
         self._outlier_sign_A = [0.0] * (len(mean_X) - 1)  # sign of an arm's last round if it was an outlier, else 0
 
     def ratio_sd(self, one: int, other: int) -> float:
-        """Returns the standard deviation of the log ratio of two arms' seconds."""
+        """Returns the standard deviation of log(seconds of arm `one` / seconds of arm `other`)."""
         covariance_XX, a, b = self._covariance_XX, 1 + one, 1 + other
         variance = covariance_XX[a, a] + covariance_XX[b, b] - 2 * covariance_XX[a, b]
         return math.sqrt(max(float(variance), 0.0))
 
     def update(self, arm: int, log_ratio: float) -> None:
-        """Updates with a round of this arm that took exp(log_ratio) times the table's seconds."""
+        """Updates the estimates with a round. log_ratio: log(measured seconds / seconds of the table)."""
         diagonal_X = self._covariance_XX.reshape(-1)[:: len(self.mean_X) + 1]
         diagonal_X += self._steps_X * (diagonal_X < self._prior_X)
         column_X = self._covariance_XX[:, 0] + self._covariance_XX[:, 1 + arm]
@@ -63,7 +66,7 @@ class _KalmanFilter:
 
 
 class LatencyModel:
-    """The seconds of the next round by arm, learned by batch bucket."""
+    """The predictor of the seconds of a round for each arm. It learns for each batch bucket separately."""
 
     def __init__(self, table: CostTable) -> None:
         self.table = table
@@ -71,41 +74,46 @@ class LatencyModel:
         self._buckets: dict[int, int] = {}
 
     def bucket(self, batch: int) -> int:
-        """Returns the measured batch size that is nearest to `batch` by ratio."""
+        """Returns the batch bucket of a batch: the batch size in the cost table with the smallest ratio to `batch`."""
         if batch not in self._buckets:
             self._buckets[batch] = min(self.table.batches, key=lambda size: abs(math.log(size / batch)))
         return self._buckets[batch]
 
     def seconds(self, load: BatchLoad) -> list[float]:
-        """Returns the seconds by arm for a round of this load."""
+        """Predicts the seconds of a round with this load, for each arm."""
         drift, *offsets = self._mean_X(self.bucket(load.num_requests)).tolist()
         return [self.table.seconds_for(arm, load) * math.exp(drift + offset) for arm, offset in enumerate(offsets)]
 
     def seconds_of(self, arm: int, load: BatchLoad) -> float:
-        """Predicts the seconds of the next round of one arm."""
+        """Predicts the seconds of a round with this load, for the arm with this index."""
         mean_X = self._mean_X(self.bucket(load.num_requests))
         return self.table.seconds_for(arm, load) * math.exp(float(mean_X[0] + mean_X[1 + arm]))
 
     def seconds_without_offset(self, arm: int, load: BatchLoad) -> float:
-        """Returns the table's seconds times the drift, without the arm's offset, whose estimate still changes."""
+        """Predicts the seconds of a round from the table and the drift only; the arm's offset is left out."""
         return self.table.seconds_for(arm, load) * math.exp(float(self._mean_X(self.bucket(load.num_requests))[0]))
 
     def ratio_sds(self, bucket: int, best: int) -> list[float]:
-        """Returns for each arm the relative standard deviation of the ratio of its seconds to those of the best arm."""
+        """Returns the uncertainty of each arm's cost: the relative standard deviation of seconds[arm] / seconds[best].
+
+        Args:
+            bucket: the batch bucket.
+            best: the index of the best arm.
+        """
         known = self._filters.get(bucket)
         if known is None:
             return [math.sqrt(2) * OFFSET_SD * (arm != best) for arm in range(len(self.table.arms))]
         return [known.ratio_sd(arm, best) for arm in range(len(self.table.arms))]
 
     def observe(self, arm: int, load: BatchLoad, seconds: float) -> None:
-        """Learns from the seconds of a round."""
+        """Learns from a round. seconds: the measured time of the round with this arm and load."""
         bucket = self.bucket(load.num_requests)
         if bucket not in self._filters:
             self._filters[bucket] = _KalmanFilter(self._mean_X(bucket).copy())
         self._filters[bucket].update(arm, math.log(seconds / self.table.seconds_for(arm, load)))
 
     def _mean_X(self, bucket: int) -> np.ndarray:
-        """Returns drift and offsets of this bucket, or of the nearest bucket with rounds."""
+        """Returns drift and offsets of this bucket, else of the nearest bucket with rounds, else zeros."""
         if bucket in self._filters:
             return self._filters[bucket].mean_X
         if not self._filters:

@@ -4,9 +4,9 @@ A arms, N measured batch sizes.
 
     seconds of a round = table[arm, batch] + per_token[arm] * (sum of contexts - batch * context)
 
-The whole round is measured, not its parts, because the time between draft, verify and extend counts as well. Batch
-sizes are the powers of two up to the slots; between them costs are interpolated. Attention grows with the context and
-with the rows that read it, so one long context for each arm gives the slope.
+The whole round is measured, because the time between draft, verify and extend is part of it. The measured batch sizes
+are the powers of two up to the number of slots; costs between them are interpolated. `per_token` is the extra time for
+each token of context. It is measured for each arm with one long context.
 """
 
 import contextlib
@@ -25,23 +25,33 @@ from eyas.speculation.arms import Arm
 from eyas.speculation.batch_load import BatchLoad
 
 Measure = Callable[[Arm, int, int], float]
-"""(arm, batch, context) -> seconds of one round of that many requests, each with that many tokens before its root."""
+"""(arm, batch, context) -> seconds of one round with `batch` requests, each with `context` tokens before its root."""
 
 SCHEMA = 1
 TIME_LIMIT_S = 6.0  # for the whole table; cells not measured by then are extrapolated from smaller batch sizes
 MAX_ROUNDS = 9  # for one arm, batch size and context
 CONTEXT, LONG_CONTEXT = 512, 2048  # tokens
 MAX_DISAGREEMENT = 1.1  # two rounds that differ by a larger factor call for a third
-MIN_SHARE = 0.25  # of the table's figure: shorter contexts save no more than the rest
+MIN_SHARE = 0.25  # a round with short contexts is predicted to take at least this share of the table's seconds
 
 
 @dataclass(frozen=True)
 class CostKey:
-    """Everything that the seconds depend on; a cached table with another key is not used."""
+    """Everything on which the seconds of a round depend. A cached table with another key is not used.
+
+    Attributes:
+        machine: The name of the GPU or processor.
+        target: The digest of the target's sizes.
+        head: The digest of the head's sizes.
+        dtype: The dtype of the KV memory.
+        threads: The number of CPU threads of torch.
+        compiled: True if the target runs compiled (kernels/aot_compile.py).
+        version: The versions of eyas and torch.
+    """
 
     machine: str
-    target: str  # digest
-    head: str  # digest
+    target: str
+    head: str
     dtype: str
     threads: int
     compiled: bool
@@ -50,7 +60,15 @@ class CostKey:
 
 @dataclass(frozen=True)
 class CostTable:
-    """Seconds of rounds with `context` tokens a request. seconds: by arm and batch size. per_token: slope by arm."""
+    """The measured costs of rounds.
+
+    Attributes:
+        arms: The names of the arms.
+        batches: The measured batch sizes, ascending.
+        context: The number of tokens before the root of each request in the measured rounds.
+        seconds: The seconds of a round: seconds[arm][index of the batch size].
+        per_token: For each arm, the extra seconds of a round for each further token of context.
+    """
 
     arms: tuple[str, ...]
     batches: tuple[int, ...]
@@ -59,7 +77,7 @@ class CostTable:
     per_token: tuple[float, ...]
 
     def seconds_at(self, arm: int, batch: int) -> float:
-        """Interpolates the seconds of an arm between the nearest two measured batch sizes."""
+        """Returns the seconds of an arm at a batch size, interpolated between two measured batch sizes."""
         batches, seconds = self.batches, self.seconds[arm]
         if len(batches) == 1:
             return seconds[0] * batch / batches[0] if batch > batches[0] else seconds[0]
@@ -69,7 +87,7 @@ class CostTable:
         return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
 
     def seconds_for(self, arm: int, load: BatchLoad) -> float:
-        """Returns the seconds of a round for this load; requests without speculation count one row each."""
+        """Returns the seconds of a round with this load. Requests with speculation "off" cost one plain row each."""
         following, alone = len(load.contexts), sum(load.plain_contexts)
         long = sum(load.contexts) - following * self.context
         plain_s = self.seconds_at(0, load.num_requests) - self.seconds_at(0, following) if load.plain_contexts else 0.0
@@ -79,23 +97,25 @@ class CostTable:
 
 
 def batch_sizes(slots: int) -> tuple[int, ...]:
-    """Returns 1, 2, 4, ... and the number of slots."""
+    """Returns the batch sizes to measure: the powers of two below the number of slots, and the number of slots."""
     return (*(2**power for power in range(slots.bit_length()) if 2**power < slots), slots)
 
 
 def measure_cost_table(
     arms: Sequence[Arm], slots: int, limit: int, measure: Measure, time_limit_s: float = TIME_LIMIT_S
 ) -> CostTable:
-    """Measures the table, the smallest rounds first.
+    """Measures the cost table, the smallest batch sizes first.
 
-    Every arm is measured at the two smallest batch sizes and at a long context, however long that takes; the rest
-    within the time limit, and beyond it extrapolated from the arm's last two sizes. The time that is left goes to
-    further sweeps over all measured cells, so that arms are compared at the same moments.
+    Each arm is always measured at the two smallest batch sizes and at a long context. Larger batch sizes are measured
+    while the time limit allows it, and otherwise extrapolated from the two batch sizes before. In the time that is
+    left, all measured combinations are measured again, one after the other, so that a slow moment affects all arms.
 
     Args:
-        limit: the longest context that the engine holds.
-        measure: runs one round.
-        time_limit_s: for the whole table.
+        arms: the arms to measure.
+        slots: the largest batch size.
+        limit: the longest context that the engine holds, in tokens.
+        measure: runs one round and returns its seconds.
+        time_limit_s: the time limit for the whole table, in seconds.
     """
     batches, context, long = batch_sizes(slots), min(CONTEXT, limit), min(LONG_CONTEXT, limit)
     found: dict[_Cell, list[float]] = {}
@@ -109,7 +129,7 @@ def measure_cost_table(
         spent_s += once_s
 
     def first(cell: _Cell) -> float:
-        """Measures two rounds, or three if they disagree, because the first of a kind is often slow."""
+        """Measures a combination twice, and a third time if the two times differ much. Returns the median."""
         run(cell)
         run(cell)
         if max(found[cell]) > MAX_DISAGREEMENT * min(found[cell]):
@@ -146,13 +166,16 @@ _Cell = tuple[int, int, int]
 
 
 def _extrapolate(row: Sequence[float], batches: Sequence[int], index: int) -> float:
-    """Predicts the seconds of the next batch size from the last two."""
+    """Returns the seconds at batches[index], extrapolated linearly from the two batch sizes before."""
     step = (row[-1] - row[-2]) / (batches[index - 1] - batches[index - 2])
     return row[-1] + max(step, 0.0) * (batches[index] - batches[index - 1])
 
 
 def isotonic(values: Sequence[float]) -> list[float]:
-    """Returns the nearest sequence that never falls (pool adjacent violators): a larger batch is never faster."""
+    """Returns the non-decreasing sequence that is nearest to `values` (pool adjacent violators).
+
+    It corrects measurements in which a larger batch was faster than a smaller one.
+    """
     pools: list[tuple[float, int]] = []
     for value in values:
         mean, count = value, 1
@@ -166,7 +189,16 @@ def isotonic(values: Sequence[float]) -> list[float]:
 def load_or_measure(
     key: CostKey, arms: Sequence[Arm], slots: int, limit: int, measure: Measure, directory: Path | None
 ) -> CostTable:
-    """Returns the cached table of this key, arms and slots, or measures one and caches it. directory None: no cache."""
+    """Returns the cached cost table, or measures the table and caches it.
+
+    Args:
+        key: a table that was cached with another key, other arms or other slots is not used.
+        arms: the arms to measure.
+        slots: the largest batch size.
+        limit: the longest context that the engine holds, in tokens.
+        measure: runs one round and returns its seconds.
+        directory: the cache directory; None to measure without a cache.
+    """
     fields = {"schema": SCHEMA, "key": asdict(key), "arms": [_arm_fields(arm) for arm in arms]}
     fields |= {"batches": list(batch_sizes(slots)), "context": min(CONTEXT, limit), "limit": min(LONG_CONTEXT, limit)}
     path = None if directory is None else directory / f"round-costs-{digest_json(fields).rpartition(':')[2][:20]}.json"
@@ -185,7 +217,7 @@ def _arm_fields(arm: Arm) -> dict[str, Any]:
 
 
 def _read(path: Path, fields: dict[str, Any]) -> CostTable | None:
-    """Returns None if the file is missing, damaged or has another key: the table can be measured again."""
+    """Reads a cached table. Returns None if the file is missing or damaged, or does not have these `fields`."""
     try:
         content = json.loads(path.read_bytes())
         if any(content[name] != value for name, value in fields.items()):

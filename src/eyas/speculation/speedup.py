@@ -1,16 +1,17 @@
-"""Estimates how much faster a server is than the same server without speculation, from its own rounds.
+"""Estimates how much faster a server is than the same server with plain decoding, from the server's own rounds.
 
-Strata are batch buckets, split by whether off was the best arm. Within a stratum the rounds that ran off are a random
-sample of all rounds (the budget explores by chance), so they show how long off would have taken:
+The arm `off` is plain decoding. The budget runs it now and then, at random. Rounds are put into groups: one for each
+batch bucket (batch sizes near one measured size), separately for rounds in which `off` was the best arm. Within a
+group, the rounds that ran `off` are a random sample, so they show how long plain decoding takes:
 
-    predicted   = seconds that the cost model predicts for off, for the tokens of a round
-    calibration = seconds of the rounds that ran off / their predicted seconds
-    without     = sum over strata of calibration * (predicted seconds of all rounds)
+    predicted   = seconds that the latency model predicts for `off` to generate the tokens of a round
+    calibration = seconds of the group's rounds that ran `off` / their predicted seconds
+    without     = sum over groups of calibration * (predicted seconds of all rounds of the group)
     speedup     = without / (seconds of all rounds)
 
-The model only carries the measured rounds of off over to other batch sizes, contexts and moments; its constant errors
-cancel in the calibration. A round that takes more than CAP times its prediction counts as CAP times, with and without
-speculation, so that one outlier does not decide between the few rounds of off.
+The latency model transfers the measured rounds of `off` to other batch sizes, contexts and times. Its constant errors
+cancel in the calibration. A round that takes more than CAP times its predicted seconds counts as CAP times, so that one
+outlier does not dominate the few rounds of `off`.
 """
 
 import math
@@ -19,15 +20,19 @@ from dataclasses import dataclass
 from eyas.tree.intervals import log_scale_interval
 
 HALF_LIFE = 4000  # rounds
-MIN_ROUNDS = 5.0  # rounds of off before a stratum has a baseline
+MIN_ROUNDS = 5.0  # rounds of `off` before a group has a baseline
 CAP = 2.0
 
 
 @dataclass(frozen=True)
 class SpeedupEstimate:
-    """The ratio of tokens per second to those without speculation, with its 95% interval.
+    """The estimated speedup: tokens per second of the server / tokens per second with plain decoding.
 
-    baseline_rounds: the number of rounds without speculation that it is based on; older rounds count less.
+    Attributes:
+        value: The speedup; 1.5 means 50% more tokens per second.
+        low: The lower end of its 95% interval.
+        high: The upper end of its 95% interval.
+        baseline_rounds: The number of rounds with plain decoding behind the estimate. Older rounds count less.
     """
 
     value: float
@@ -37,7 +42,7 @@ class SpeedupEstimate:
 
 
 class _Sums:
-    """Exponentially decaying sums of measured seconds (s) and of predicted seconds without speculation (p)."""
+    """Exponentially decaying sums over rounds: measured seconds (s), and predicted seconds of plain decoding (p)."""
 
     def __init__(self) -> None:
         self.round = 0
@@ -60,31 +65,36 @@ class _Sums:
 
     @property
     def rounds(self) -> float:
-        """Effective number of rounds: equally weighted rounds with the same variance."""
+        """The effective sample size: the number of equally weighted rounds that give the same variance."""
         return self.weight**2 / self.weight2 if self.weight2 else 0.0
 
     @property
     def ratio(self) -> float:
-        """The measured seconds divided by the predicted ones."""
+        """The measured seconds divided by the predicted seconds."""
         return self.seconds / self.predicted_s
 
     @property
     def ratio_variance(self) -> float:
-        """Variance of `ratio`, a ratio of sums, linearized."""
+        """The variance of `ratio`, by the delta method."""
         residual = max(self._ss - 2 * self.ratio * self._sp + self.ratio**2 * self._pp, 0.0)
         return residual * self.weight / ((self.rounds - 1) * self.predicted_s**2)
 
 
 @dataclass(frozen=True)
 class Stratum:
-    """A group of similar rounds: their batch bucket, and whether off was the best arm."""
+    """The key of a group of similar rounds.
+
+    Attributes:
+        bucket: The batch bucket: the measured batch size that is nearest to the batch.
+        off_is_best: True if the budget considered `off` the best arm.
+    """
 
     bucket: int
     off_is_best: bool
 
 
 class SpeedupEstimator:
-    """The estimator of the speedup, from sums by stratum. Owned by the budget."""
+    """The estimator of the speedup. The budget owns it and adds every round that it has chosen."""
 
     def __init__(self) -> None:
         self._all: dict[Stratum, _Sums] = {}
@@ -93,11 +103,13 @@ class SpeedupEstimator:
         self._round = 0
 
     def observe(self, stratum: Stratum, ran_off: bool, seconds: float, predicted_s: float) -> None:
-        """Adds one round, or a few of the same kind.
+        """Adds a round, or several rounds with the same arm and batch size as one.
 
         Args:
-            seconds: measured, capped by the caller.
-            predicted_s: of off, for the same tokens.
+            stratum: the group of the round.
+            ran_off: True if the round ran the arm `off`.
+            seconds: the measured seconds. The caller must have capped them at CAP times the predicted seconds.
+            predicted_s: the predicted seconds of `off` for the same tokens.
         """
         self._round += 1
         self._all.setdefault(stratum, _Sums()).add(self._round, seconds, predicted_s)
@@ -106,10 +118,7 @@ class SpeedupEstimator:
             self._off_anywhere.add(self._round, seconds, predicted_s)
 
     def overall(self) -> SpeedupEstimate | None:
-        """Returns the estimate over all rounds; None until off has run a few times.
-
-        Strata without rounds of off take the baseline of all strata.
-        """
+        """Returns the estimate over all rounds; None until `off` has run at least MIN_ROUNDS rounds."""
         with_s = without_s = with_variance = baseline_rounds = 0.0
         variances: list[tuple[float, float]] = []  # of each baseline, and its degrees of freedom
         for stratum, ran in self._all.items():
@@ -134,9 +143,10 @@ class SpeedupEstimator:
         return SpeedupEstimate(without_s / with_s, interval.low, interval.high, baseline_rounds)
 
     def _baseline(self, stratum: Stratum) -> _Sums | None:
-        """Returns the sums of the rounds without speculation to compare this stratum with.
+        """Returns the sums over rounds of `off` with which a group is compared; None if there are too few rounds.
 
-        They are its own, else those of the other stratum of the same batch bucket, else those of all strata.
+        These are the rounds of the same group; else those of the other group with the same batch bucket; else the
+        rounds of all groups.
         """
         twin = Stratum(stratum.bucket, not stratum.off_is_best)
         for sums in (self._off.get(stratum), self._off.get(twin), self._off_anywhere):
