@@ -1,10 +1,13 @@
 """The protocol of all drafters. ModelRunner calls a Drafter in each round; the engine builds it from a DrafterSpec.
 
-B requests of the batch, S path slots of a tree, L captured features.
+B requests of the batch, S path slots of a tree, L captured features. To read a token means to run the drafter's forward
+over it and to store its keys and values.
 
-    read    the drafter reads committed tokens that it has not seen: a prompt, or rounds without drafting
-    draft   it proposes one tree for each request
-    extend  it reads the tokens that the target accepted, with the target's true features
+    method   when                      what the drafter does
+    read     before draft              reads committed tokens that it has not read: of a prompt, or of rounds that
+                                       did not draft
+    draft    at the start of a round   proposes one tree for each request
+    extend   at the end of a round     reads the accepted tokens, with the features that the target computed for them
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,8 +30,11 @@ MAX_READ_ROWS = 2048  # tokens that one forward of a drafter reads at most
 class AcceptedTokens:
     """The tokens that a round accepted, by path slot.
 
-    tokens_BS: token ids. slots_BS: the KV slots that keep them; 0 for an unused path slot. aux_BSL: the target's
-    captured features of each token.
+    Attributes:
+        tokens_BS: The token ids.
+        slots_BS: The KV slots of the path: slot s belongs to the token before token s (the root for s = 0). 0 for an
+            unused path slot.
+        aux_BSL: The target's captured features of the token before token s.
     """
 
     tokens_BS: Tensor
@@ -36,12 +42,12 @@ class AcceptedTokens:
     aux_BSL: Tensor
 
     def select(self, requests: Tensor) -> "AcceptedTokens":
-        """Returns the tokens of these requests, by their index in the batch."""
+        """Returns the tokens of some requests. requests: their indices in the batch."""
         return AcceptedTokens(self.tokens_BS[requests], self.slots_BS[requests], self.aux_BSL[requests])
 
 
 class Drafter(Protocol):
-    """A source of draft trees with its own memory. All tensors are on the device."""
+    """An object that proposes draft trees and owns the memory that it needs. All tensors are on the device."""
 
     @property
     def needs_features(self) -> bool:
@@ -49,27 +55,38 @@ class Drafter(Protocol):
         ...
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
-        """Returns one tree of this shape for each request. lengths_B: committed tokens; roots_B: the next token."""
+        """Returns one tree of this shape for each request.
+
+        Args:
+            req_slots_B: the request slots.
+            lengths_B: the number of committed tokens.
+            roots_B: the token after the committed ones, the root of the tree.
+            shape: depth, top-k and number of nodes.
+        """
         ...
 
     def read(self, req_slots: Sequence[int], draft_lags: Sequence[int]) -> None:
-        """Reads the last `draft_lags` committed tokens of each request."""
+        """Reads the last draft_lags[i] committed tokens of the request in req_slots[i]."""
         ...
 
     def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, tokens: AcceptedTokens) -> None:
-        """Reads the tokens that a round accepted. lengths_B: committed tokens before the round.
+        """Reads the tokens that a round accepted. The engine calls it only if `needs_features` is True.
 
-        Called only if `needs_features` is True.
+        Args:
+            req_slots_B: the request slots.
+            lengths_B: the number of committed tokens before the round.
+            accepted_B: the number of accepted tokens.
+            tokens: the accepted tokens with their features.
         """
         ...
 
 
 class DrafterSpec(Protocol):
-    """The description of a drafter, from which an engine builds it with memory."""
+    """The description of a drafter. An engine calls `build` with its own memory to get the drafter."""
 
     @property
     def shape(self) -> TreeShape:
-        """The shape of every tree, unless a policy chooses another."""
+        """The shape of the trees of all rounds for which no policy chooses another shape."""
         ...
 
     @property
@@ -78,14 +95,26 @@ class DrafterSpec(Protocol):
         ...
 
     def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> Drafter:
-        """Returns the drafter, with memory for all requests of the pool."""
+        """Allocates the drafter's memory for all request slots of the pool, and returns the drafter.
+
+        Args:
+            target: the target that verifies the trees.
+            pool: the KV memory of the target.
+            future_map: the texts of the requests on the device.
+            prepare: the attention of the device.
+        """
         ...
 
 
 def chunk_reads(req_slots: Sequence[int], draft_lags: Sequence[int]) -> Iterator[list[tuple[int, int, int]]]:
-    """Yields the reads of one forward at a time, at most MAX_READ_ROWS tokens together.
+    """Splits what the drafter must read into forwards of at most MAX_READ_ROWS tokens.
 
-    Each read is (request slot, tokens that the drafter has not read, tokens to read now).
+    Args:
+        req_slots: the request slots.
+        draft_lags: for each of them, the number of last committed tokens that the drafter has not read.
+
+    Yields:
+        The reads of one forward: for each request its slot, its unread tokens, and the number of them to read now.
     """
     rest = [(req_slot, lag) for req_slot, lag in zip(req_slots, draft_lags, strict=True) if lag > 0]
     while rest:

@@ -1,14 +1,16 @@
-"""The EAGLE-3 head as a drafter: it reads the text that the target has committed and grows a tree for the next round.
+"""The EAGLE-3 head as a drafter. It reads the tokens that the target has committed, and drafts a tree for each round.
 
 B requests, T rows, D hidden, L = 3D captured features, V draft vocabulary, K top-k, S path slots, E slots of the own
 block.
 
-With n committed tokens x_0..x_{n - 1} and root x_n the head has rows 0..n - 1: row t reads the features f_t and the
-embedding of x_{t + 1}. The last row predicts x_{n + 1}, the first level of the tree. A node of level i (text position
-n + 1 + i) is read at rotary position n + i, as step i + 1 of the training-time test was (features/layout).
+With n committed tokens x_0..x_{n - 1} and root x_n, the head has computed rows 0..n - 1. The input of row t is the
+features f_t and the embedding of x_{t + 1}. The last row predicts x_{n + 1}, the first level of the tree. A node of
+level i (text position n + 1 + i) has rotary position n + i, as in step i + 1 of the training-time test
+(features/layout).
 
-    rows of the text      in the KV slots of their tokens, beside the target's      written by `read` and `extend`
-    rows of a tree        in a scratch area of each request slot                    written by `draft`, then dropped
+    keys and values of    stored in                                               written by           kept
+    rows of the text      the head's memory, at the KV slots of their tokens      `read`, `extend`     as the token's
+    rows of a tree        a scratch area of each request slot                     `draft`              for one draft
 """
 
 from collections.abc import Sequence
@@ -32,9 +34,13 @@ from eyas.tree.tree import Frontier, Tree, TreeGrower
 
 @dataclass(frozen=True)
 class Eagle3Spec:
-    """A head and its draft vocabulary.
+    """A head, its draft vocabulary and the shapes of its trees.
 
-    shape: of every tree as long as no policy chooses. arms: those that a policy may choose; they size the memory.
+    Attributes:
+        head: The EAGLE-3 head.
+        vocab: Its draft vocabulary.
+        shape: The shape of the trees of all rounds for which no policy chooses an arm.
+        arms: The arms that a policy may choose. Memory is allocated for the largest.
     """
 
     head: Head
@@ -44,28 +50,28 @@ class Eagle3Spec:
 
     @classmethod
     def on(cls, device: torch.device, head: Head, vocab: DraftVocab, shape: TreeShape) -> "Eagle3Spec":
-        """Returns the spec with the head on this device and its projections packed for serving."""
+        """Returns a spec with head and vocabulary on this device. The head's projections are packed for serving."""
         return cls(head.to(device).pack_projections(), vocab.to(device), shape)
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
-        """All tree shapes that a round may use."""
+        """All tree shapes that a round may use: `shape`, and those of the arms."""
         return (self.shape, *(arm.shape for arm in self.arms if arm.shape is not None))
 
     def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> "Eagle3Drafter":
-        """Returns the drafter, with memory for all requests of the pool."""
+        """Allocates the drafter's memory for all request slots of the pool, and returns the drafter."""
         return Eagle3Drafter(self, target, pool, future_map, prepare)
 
 
 class Eagle3Drafter:
-    """The head and its KV memory: the slots of the pool, then a scratch area for each request slot."""
+    """The head and its own KV memory, which has as many slots as the target's, then a scratch area per request slot."""
 
     needs_features = True
 
     def __init__(
         self, spec: Eagle3Spec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
     ) -> None:
-        """Allocates memory. The scratch area fits the largest shape of the spec."""
+        """Allocates the memory. A scratch area holds the nodes of the largest tree of the spec."""
         head, config = spec.head, spec.head.config
         weight = head.lm_head.weight
         self.head = head
@@ -83,7 +89,7 @@ class Eagle3Drafter:
         pool.allocate_aux(len(config.aux_layer_ids) * config.target_hidden_size)
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
-        """Returns one tree for each request, from the state that `read` or `extend` has stored."""
+        """Returns one tree for each request. Its first level uses the logits that `read` or `extend` has stored."""
         count, top_k, device = len(req_slots_B), shape.top_k, req_slots_B.device
         assert top_k * (shape.depth - 1) <= self.scratch, "the scratch area fits the largest shape"
         if shape not in self.growers:
@@ -113,7 +119,7 @@ class Eagle3Drafter:
         return self.growers[shape].grow(roots_B, logits_BV, advance, self.vocab.to_target)
 
     def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, tokens: AcceptedTokens) -> None:
-        """Reads the tokens that a round accepted, with the target's true features."""
+        """Reads the tokens that a round accepted, with the features that the target computed for them."""
         count, num_rows = tokens.tokens_BS.shape
         device = req_slots_B.device
         positions_T = (lengths_B[:, None] + torch.arange(num_rows, device=device)).view(-1)
@@ -127,12 +133,17 @@ class Eagle3Drafter:
         self.state.store(req_slots_B, last_1TD[0, final_B], logits_1TV[0, final_B])
 
     def read(self, req_slots: Sequence[int], draft_lags: Sequence[int]) -> None:
-        """Reads the last `draft_lags` committed tokens of each request, with the features that the target stored."""
+        """Reads the last `draft_lags` committed tokens of each request, with the target's features from the pool."""
         for reads in chunk_reads(req_slots, draft_lags):
             self._read(reads)
 
     def _read(self, reads: Sequence[tuple[int, int, int]]) -> None:
-        """Runs one forward over (request slot, lag, count): rows length - lag .. length - lag + count - 1."""
+        """Runs one forward over some unread tokens of several requests, and stores the outputs of each last row.
+
+        Args:
+            reads: (request slot, lag, count) of each request. A request with n committed tokens reads `count` tokens
+                from position n - lag on.
+        """
         device, future_map, req_to_token_RC = self.kv.device, self.future_map, self.pool.req_to_token_RC
         req_slots_B, draft_lags_B, counts_B = (torch.tensor(part, device=device) for part in zip(*reads, strict=True))
         lengths_B = future_map.lengths_R[req_slots_B] - draft_lags_B

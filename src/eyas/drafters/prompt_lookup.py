@@ -1,4 +1,7 @@
-"""Prompt lookup: drafts the tokens that followed the last earlier match of the text's end.
+"""Prompt lookup: finds an earlier copy of the last tokens of the text, and drafts the tokens that followed it there.
+
+    text     the cat sat . the cat      the last two tokens also occur at the start
+    draft    sat . the                  depth 3: the tokens after that place
 
 Source: github.com/apoorvumang/prompt-lookup-decoding. Matches have up to three tokens, as in transformers and vLLM.
 B requests, C columns of the text, M nodes of a chain.
@@ -23,24 +26,24 @@ MAX_MATCH = 3  # tokens
 
 @dataclass(frozen=True)
 class PromptLookupSpec:
-    """Prompt lookup with chains as deep as `shape`."""
+    """The description of prompt lookup. shape: its depth is the number of drafted tokens."""
 
     shape: TreeShape
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
-        """All tree shapes that a round may use."""
+        """All tree shapes that a round may use: `shape`."""
         return (self.shape,)
 
     def build(
         self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
     ) -> "PromptLookupDrafter":
-        """Returns the drafter. It reads the text in the future map and needs no memory."""
+        """Returns the drafter. It copies from the text in the future map and needs no memory of its own."""
         return PromptLookupDrafter(future_map)
 
 
 class PromptLookupDrafter:
-    """A drafter that copies from the text of each request."""
+    """A drafter that copies its draft tokens from the text of the request."""
 
     needs_features = False
 
@@ -48,7 +51,7 @@ class PromptLookupDrafter:
         self.future_map = future_map
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
-        """Returns one chain for each request; a chain without a match is the root alone."""
+        """Returns one chain for each request. A text without a match gets a chain with the root only."""
         followers_BM, valid_BM = lookup(self.future_map.tokens_RC[req_slots_B], lengths_B, shape.depth)
         return Tree.from_chains(
             torch.cat((roots_B[:, None], followers_BM), 1), torch.cat((torch.ones_like(valid_BM[:, :1]), valid_BM), 1)
@@ -62,15 +65,18 @@ class PromptLookupDrafter:
 
 
 def lookup(texts_BC: Tensor, last_B: Tensor, depth: int) -> tuple[Tensor, Tensor]:
-    """Returns the tokens after the longest match, and which of them are valid. The last of equal matches counts.
+    """Finds the longest earlier match of the last tokens of each text, and returns the tokens that follow it.
+
+    Among matches of equal length, the last one in the text is used.
 
     Args:
-        texts_BC: token ids; columns after last_B are not read.
+        texts_BC: token ids. Columns after last_B are ignored.
         last_B: column of the last token of each text.
-        depth: number of tokens to return.
+        depth: number of tokens to return for each text.
 
     Returns:
-        tokens [B, depth] and valid [B, depth]. All tokens are invalid where nothing matches.
+        tokens [B, depth] and valid [B, depth]. A token is invalid if it would lie after the end of the text, or if the
+        text has no match.
     """
     columns_C = torch.arange(texts_BC.shape[1], device=texts_BC.device)
     same_BC = torch.ones_like(texts_BC, dtype=torch.bool)

@@ -22,20 +22,20 @@ from eyas.tree.tree import Tree
 
 @dataclass(frozen=True)
 class SmallModelSpec:
-    """A small model that drafts chains as deep as `shape`."""
+    """The description of a small draft model. shape: its depth is the number of drafted tokens."""
 
     model: Target
     shape: TreeShape
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
-        """All tree shapes that a round may use."""
+        """All tree shapes that a round may use: `shape`."""
         return (self.shape,)
 
     def build(
         self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
     ) -> "SmallModelDrafter":
-        """Returns the drafter.
+        """Allocates the small model's KV memory and returns the drafter.
 
         Raises:
             InputError: the two models have different vocabularies.
@@ -52,11 +52,12 @@ class SmallModelSpec:
 
 
 class SmallModelDrafter:
-    """The small model and its KV memory, which has the same slots as the target's.
+    """The small model and its own KV memory, which has as many KV slots as the target's.
 
-    With n committed tokens and root x_n, `draft` reads columns n - 1 and n, and then each token that it proposes, into
-    the slots in which the target will verify them. Accepted tokens stay where they are: chains are never moved. The
-    last proposal is not read. If it is accepted, it is in column n - 1 of the next round, so that column is read there.
+    With n committed tokens and root x_n, `draft` runs the model over columns n - 1 and n, and then over each token that
+    it proposes. It writes their keys and values to the KV slots in which the target will verify the tokens. Accepted
+    tokens of a chain stay in these slots. The model does not run over the last token that it proposes. If that token is
+    accepted, it is in column n - 1 of the next round, and `draft` runs over it there.
     """
 
     needs_features = False
@@ -71,7 +72,7 @@ class SmallModelDrafter:
         self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
-        """Returns the greedy continuation of each text as a chain. Each text has a token before its root."""
+        """Returns the greedy continuation of each text as a chain. Requirement: a text has a token before its root."""
         before_B = self.future_map.tokens_RC[req_slots_B, lengths_B - 1]
         ids_BQ, begins_B = torch.stack((before_B, roots_B), 1), lengths_B - 1
         tokens = [roots_B]
@@ -84,7 +85,7 @@ class SmallModelDrafter:
         return Tree.from_chains(tokens_BM, torch.ones_like(tokens_BM, dtype=torch.bool))
 
     def read(self, req_slots: Sequence[int], draft_lags: Sequence[int]) -> None:
-        """Reads the last `draft_lags` committed tokens of each request: prompts, and rounds without drafting."""
+        """Reads the last `draft_lags` committed tokens of each request."""
         for reads in chunk_reads(req_slots, draft_lags):
             for req_slot, lag, count in reads:  # not a hot path: prompts, once each
                 req_slot_1 = torch.tensor([req_slot], device=self.kv.device)
@@ -93,10 +94,14 @@ class SmallModelDrafter:
                 self._forward(req_slot_1, begin_1, self.future_map.tokens_RC[req_slot_1[:, None], columns_1Q])
 
     def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, tokens: AcceptedTokens) -> None:
-        """Does nothing: `draft` has read the accepted tokens already."""
+        """Does nothing: `draft` has already run over the accepted tokens."""
 
     def _forward(self, req_slots_B: Tensor, begins_B: Tensor, ids_BQ: Tensor) -> Tensor:
-        """Runs Q tokens of each text, from column begins_B on, and returns the logits [B, W] after the last of them."""
+        """Runs the model over Q tokens of each text, which begin at column begins_B.
+
+        Returns:
+            The logits [B, W] after the last of these tokens.
+        """
         count, num_rows = ids_BQ.shape
         device = ids_BQ.device
         positions_BQ = begins_B[:, None] + torch.arange(num_rows, device=device)
