@@ -1,6 +1,7 @@
-"""The engine on a thread of its own: any thread submits requests, and tokens return through a callback.
+"""Runs the engine on its own thread. Any thread submits requests; tokens come back through a callback.
 
-any thread    submit, cancel ->  inbox  -> engine thread: loop(engine, inbox) -> on_tokens(output, count)
+any thread       submit(request, on_tokens), cancel(id)   -> inbox
+engine thread    inbox -> loop(engine, inbox)             -> on_tokens(output, count)
 """
 
 import queue
@@ -26,29 +27,29 @@ Out = TypeVar("Out")
 
 
 class QueueFull(EyasError):
-    """The engine has as many requests as it takes at a time; retry later."""
+    """A refused request: the engine has as many open requests as it accepts. Retry later."""
 
 
 class Draining(EyasError):
-    """The engine drains and accepts no new requests."""
+    """A refused request: the engine is shutting down or has failed."""
 
 
 class Loop(Protocol):
-    """plain_loop or overlap_loop."""
+    """The type of `plain_loop` and `overlap_loop`."""
 
     def __call__(
         self, engine: Engine, source: RequestSource, on_tokens: OnTokens | None = None
     ) -> Iterator[RequestOutput]:
-        """Yields outputs as they finish."""
+        """Runs the requests of the source and yields each output when it has finished."""
         ...
 
 
 class EngineThread:
-    """The one thread that loads a target, measures and runs the engine. It does not keep the process alive.
+    """The one thread that loads a target, measures round costs and runs the engine. It is a daemon thread.
 
-    OpenMP keeps a team of threads for every thread that has ever computed. Once all teams together have more threads
-    than the process has cores, they sleep between two operators instead of spinning, and a forward of many small
-    operators takes four times as long. So the thread that loads a target also serves it.
+    OpenMP creates a team of threads for every thread that computes. If all teams together have more threads than the
+    process has cores, they sleep between two operators, and a forward of many small operators takes four times as long.
+    So one thread must do all computation.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class EngineThread:
         self._thread.start()
 
     def call(self, work: Callable[[], Out]) -> Out:
-        """Runs the work on the thread. Returns its result or raises its exception."""
+        """Runs `work` on the thread and waits for it. Returns its result or raises its exception."""
         done: Future[Out] = Future()
 
         def run() -> None:
@@ -70,12 +71,12 @@ class EngineThread:
         return done.result()
 
     def finish_with(self, work: Callable[[], None]) -> None:
-        """Starts `work`, the last work of the thread, and returns at once."""
+        """Queues `work` as the last work of the thread, and returns at once. The thread ends afterwards."""
         self._work.put(work)
         self._work.put(None)
 
     def join(self) -> None:
-        """Waits until the last work is done."""
+        """Waits until the thread has ended."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -85,10 +86,17 @@ class EngineThread:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A snapshot of the engine. kv_* in tokens; counters: since the start, or since they were reset.
+    """A snapshot of the engine.
 
-    speedup: over the same server without speculation, estimated from its own rounds; None until both are measured.
-    canary: None without a canary head.
+    Attributes:
+        running: The number of running requests.
+        waiting: The number of waiting requests.
+        kv_used: The tokens of KV memory that running requests own.
+        kv_cached: The tokens of KV memory in the prefix cache.
+        kv_total: The tokens that the KV memory can hold.
+        counters: The counters since the start or the last reset.
+        speedup: The estimated speedup over plain decoding; None until it is known, or without a budget.
+        canary: The state of the canary experiment; None without a canary head.
     """
 
     running: int
@@ -102,7 +110,7 @@ class EngineStats:
 
 
 class RequestInbox:
-    """A queue of calls that other threads submit and the engine's thread runs. It is a `RequestSource`."""
+    """A queue of calls that any thread submits and the engine's thread runs. It implements `RequestSource`."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[Engine], None] | None] = queue.SimpleQueue()
@@ -110,20 +118,28 @@ class RequestInbox:
         self._is_open = True
 
     def put(self, call: Callable[[Engine], None]) -> None:
-        """Queues a call; it runs before the next step."""
+        """Queues a call. The engine's thread runs it before it launches the next work."""
         self._calls.put(call)
 
     def put_when_idle(self, call: Callable[[Engine], None]) -> None:
-        """Queues a call that runs when the engine has no request."""
+        """Queues a call. The engine's thread runs it as soon as the engine has no request."""
         self._idle_calls.append(call)
         self._calls.put(lambda engine: None)  # wakes an engine that waits
 
     def close(self) -> None:
-        """Closes the inbox: the queued calls still run, and then `admit` returns False."""
+        """Closes the inbox. `admit` runs the calls that are already queued and then returns False."""
         self._calls.put(None)
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        """Runs the queued calls. Returns False once the inbox is closed. may_wait: wait for a call if there is none."""
+        """Runs the queued calls.
+
+        Args:
+            engine: the engine, passed to each call.
+            may_wait: True to wait for a call if none is queued.
+
+        Returns:
+            False once the inbox is closed.
+        """
         while self._is_open:
             while may_wait and self._idle_calls and self._calls.empty():
                 self._idle_calls.popleft()(engine)
@@ -140,19 +156,22 @@ class RequestInbox:
 
 
 class AsyncEngine:
-    """Queues, runs, cancels and drains requests. Any thread may call it.
+    """The engine of a server. It queues, runs, cancels and drains requests. Any thread may call its methods.
 
-    An exception on the engine's thread ends all requests with finish reason "error" and is kept in `failure`.
+    If the engine's thread raises an exception, all requests end with finish reason "error", and `failure` holds the
+    exception.
     """
 
     def __init__(
         self, engine: Engine, max_waiting: int, loop: Loop = overlap_loop, thread: EngineThread | None = None
     ) -> None:
-        """Prepares an engine that does not run yet.
+        """Prepares the engine. It runs no request before `start` is called.
 
         Args:
-            max_waiting: requests beyond the running ones before `submit` refuses.
-            thread: the thread that loaded the target; None for a new one.
+            engine: the engine. Only the engine's thread uses it from now on.
+            max_waiting: the number of waiting requests beyond which `submit` raises QueueFull.
+            loop: `overlap_loop` or `plain_loop`.
+            thread: the thread that has loaded the target; None to start a new thread.
         """
         self.engine = engine
         self.max_waiting = max_waiting
@@ -167,29 +186,30 @@ class AsyncEngine:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """Names of the arms that a round may run."""
+        """The names of the arms that a round may run."""
         return tuple(arm.name for arm in self.engine.policies[MAIN].arms)
 
     @property
     def max_draft_tokens(self) -> int:
-        """The most draft tokens that a round can accept."""
+        """The maximum number of draft tokens that a round can accept for one request."""
         return max(arm.depth for arm in self.engine.policies[MAIN].arms)
 
     def start(self) -> None:
-        """Runs the loop on the engine's thread; requests are answered from now on."""
+        """Starts the loop on the engine's thread. Submitted requests run from now on."""
         self._thread.finish_with(self._run)
 
     def submit(self, request: Request, on_tokens: OnTokens) -> None:
-        """Queues a request. Its id must be new.
+        """Queues a request.
 
         Args:
-            on_tokens: called on the engine's thread as on_tokens(output, count) whenever the output has grown by count
-                tokens; in the last call output.finish_reason is set.
+            request: the request. Requirement: no open request has the same id.
+            on_tokens: called on the engine's thread as on_tokens(output, count) whenever the output has grown by
+                `count` tokens. In the last call output.finish_reason is set.
 
         Raises:
-            InputError: the request can never run.
-            QueueFull: too many requests are open.
-            Draining: the engine stops.
+            InputError: the request is not valid, for example because its prompt is too long.
+            QueueFull: too many requests are running or waiting.
+            Draining: the engine is shutting down or has failed.
         """
         self.engine.max_new_tokens(request)
         with self._changed:
@@ -210,11 +230,14 @@ class AsyncEngine:
         self._inbox.put(add)
 
     def when_idle(self, call: Callable[[Engine], None]) -> None:
-        """Queues a call that the engine's thread runs when no request is open."""
+        """Queues a call. The engine's thread runs it as soon as no request is running or waiting."""
         self._inbox.put_when_idle(call)
 
     def cancel(self, request_id: str) -> None:
-        """Ends a request early. Its last on_tokens has finish reason "cancelled". Ignores unknown and finished ids."""
+        """Ends a request early. Its on_tokens is called once more, with finish reason "cancelled".
+
+        Does nothing if the request has finished or the id is unknown.
+        """
 
         def cancel(engine: Engine) -> None:
             if engine.cancel(request_id) is not None:
@@ -223,10 +246,13 @@ class AsyncEngine:
         self._inbox.put(cancel)
 
     def drain(self, timeout_s: float) -> bool:
-        """Refuses new requests, lets open ones finish, and cancels those that are open after the timeout.
+        """Refuses new requests, waits until the others have finished, cancels those left, and stops the engine.
+
+        Args:
+            timeout_s: the seconds to wait before requests are cancelled.
 
         Returns:
-            True if all open requests finished by themselves.
+            True if no request had to be cancelled.
         """
         with self._changed:
             self._is_draining = True
@@ -244,7 +270,7 @@ class AsyncEngine:
         return all_finished
 
     def stats(self) -> EngineStats:
-        """Returns a snapshot while the engine runs."""
+        """Returns a snapshot of the engine. The engine keeps running meanwhile."""
         engine, pool = self.engine, self.engine.kv_cache.pool
         running, cached = len(engine.scheduler.running), engine.kv_cache.prefix_cache.num_slots
         is_promoted = self.canary is not None and self.canary.state == "promoted"
@@ -278,7 +304,7 @@ class AsyncEngine:
         self._open[output.request.id][1](output, count)
 
     def _close(self, request_id: str) -> None:
-        """Calls on_tokens for the last time, for a request that ended outside a step."""
+        """Makes the last call of on_tokens for a request that was cancelled or has failed."""
         output, on_tokens = self._open[request_id]
         on_tokens(output, 0)
         self._forget(request_id)

@@ -1,22 +1,24 @@
-"""Compares a second head with the first on a share of the traffic, until one is known to be better.
+"""Compares a second head, the canary, with the main head on a share of the traffic, until one is known to be better.
 
-    request id -> hash with a seed -> share -> head, for the request's whole life
-    outputs    -> rounds and tokens by arm -> ratio of canary to main head with its interval, at each interim analysis
+    new request       -> a hash of its id and a seed chooses the head, for the whole request
+    finished output   -> its rounds and tokens are added to the sums of its head, by arm
+    interim analysis  -> the ratio of tokens per second, canary to main head, with its confidence interval
 
-    ratio = sum over arms of (canary's tokens)  /  sum over arms of (canary's rounds * main's tokens a round * cost)
+    ratio = sum over arms of (canary's tokens)
+            / sum over arms of (canary's rounds * main head's tokens per round * cost)
 
-Rounds are compared within one arm, because acceptance depends on the arm first. cost: seconds of a round with the
-canary over those with the main head; 1 if both have the same sizes.
+Rounds are compared with rounds of the same arm, because acceptance depends mostly on the arm. `cost` is the seconds of
+a round with the canary divided by the seconds with the main head; it is 1 if both heads have the same sizes.
 
-An interim analysis runs after FIRST_ANALYSIS outputs of each head, and whenever the scarcer head has twice as many as
-at the last one. Repeated analyses at 95% would find a difference where there is none. So analysis k uses the level
-1 - ALPHA / (k (k + 1)): all of them together err in 5% of cases.
+The first interim analysis runs when each head has FIRST_ANALYSIS outputs. The next one runs whenever the head with
+fewer outputs has twice as many as before. Repeated analyses at 95% would too often find a difference by chance. So
+analysis k uses the confidence level 1 - ALPHA / (k (k + 1)): together they err in at most 5% of experiments.
 
     interval below 1    the canary gets no new requests        "returned"
     interval above 1    the canary gets all new requests       "promoted"
     else                the experiment continues               "running"
 
-Running requests keep their head. The output text is the target's with either head.
+Running requests keep their head. The head does not change the output text, because the target verifies every token.
 """
 
 import hashlib
@@ -46,8 +48,9 @@ State = Literal["running", "returned", "promoted"]
 class CanaryOptions:
     """The options of the experiment.
 
-    share: the share of the requests that the canary gets, above 0 and below 1. seed: seed of the hash that assigns
-    requests.
+    Attributes:
+        share: The share of the requests that the canary gets, above 0 and below 1.
+        seed: The seed of the hash that assigns requests to heads.
     """
 
     share: float = 0.1
@@ -60,7 +63,7 @@ class CanaryOptions:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of the canary's tokens per second to the main head's, at the last interim analysis."""
+    """The canary's tokens per second divided by the main head's, with its confidence interval."""
 
     value: float
     interval: Interval
@@ -68,10 +71,15 @@ class Ratio:
 
 @dataclass(frozen=True)
 class CanaryStatus:
-    """The state of the experiment.
+    """The state of the experiment. The mappings have the keys "main" and "canary".
 
-    share: the share of new requests that the canary gets now. answers, rounds, tokens: finished outputs, their drafted
-    rounds and the tokens of these, by the drafter's name.
+    Attributes:
+        state: "running", "returned" or "promoted".
+        share: The share of new requests that the canary gets now.
+        ratio: The ratio at the last interim analysis; None before the first one.
+        answers: The number of finished outputs that are part of the comparison.
+        rounds: The number of rounds that drafted.
+        tokens: The number of tokens from these rounds.
     """
 
     state: State
@@ -84,7 +92,14 @@ class CanaryStatus:
 
 @dataclass
 class _Sample:
-    """The finished outputs of one head: the rounds and tokens of each output by arm, and their sums."""
+    """The finished outputs of one head.
+
+    Attributes:
+        rounds: For each output, the number of its rounds of each arm.
+        tokens: For each output, the number of tokens from its rounds of each arm.
+        num_rounds: The rounds of all outputs, including those too late for the analysis.
+        num_tokens: The tokens of these rounds.
+    """
 
     rounds: list[tuple[int, ...]] = field(default_factory=list)
     tokens: list[tuple[int, ...]] = field(default_factory=list)
@@ -106,7 +121,8 @@ class CanaryExperiment:
         Args:
             options: The share and the seed.
             arms: The names of the arms that draft.
-            costs: The canary's seconds of a round over the main head's, by arm; a missing arm has 1.
+            costs: By arm, the seconds of a round with the canary divided by those with the main head. A missing arm
+                has the cost 1.
             log: Receives one line after each interim analysis.
         """
         self.options = options
@@ -120,11 +136,11 @@ class CanaryExperiment:
 
     @property
     def share(self) -> float:
-        """Share of new requests that the canary gets."""
+        """The share of new requests that the canary gets now."""
         return {"running": self.options.share, "returned": 0.0, "promoted": 1.0}[self.state]
 
     def assign(self, request: Request) -> int:
-        """Returns the drafter of a new request. A request without speculation gets the main head."""
+        """Returns MAIN or CANARY for a new request. A request with speculation "off" gets MAIN."""
         if request.speculation == "off":
             return MAIN
         key = f"{self.options.seed}:{request.id}".encode()
@@ -132,7 +148,7 @@ class CanaryExperiment:
         return CANARY if uniform < self.share else MAIN
 
     def observe(self, output: RequestOutput) -> None:
-        """Adds a finished output, and runs the interim analysis when it is due."""
+        """Adds a finished output to the comparison. Runs an interim analysis if there are enough outputs for it."""
         rounds, tokens = [0] * len(self._arm_index), [0] * len(self._arm_index)
         for trace, num_accepted in zip(output.traces, output.accepted, strict=True):
             if trace is not None:
@@ -192,13 +208,16 @@ def ratio_of(
 ) -> Ratio | None:
     """Returns the ratio of tokens per second with its interval; None if no arm ran often enough with both heads.
 
-    The interval is that of the ratio's logarithm, by the delta method over outputs, whose rounds are correlated.
+    The interval is computed for the ratio's logarithm, with the delta method. Its samples are outputs, because the
+    rounds of one output are correlated.
 
     Args:
-        main_rounds_NA, main_tokens_NA: N outputs of the main head, A arms.
-        rounds_MA, tokens_MA: M outputs of the canary.
-        costs_A: seconds of a round with the canary over those with the main head.
-        level: confidence level.
+        main_rounds_NA: rounds of the main head: N outputs, A arms.
+        main_tokens_NA: tokens of these rounds.
+        rounds_MA: rounds of the canary: M outputs, A arms.
+        tokens_MA: tokens of these rounds.
+        costs_A: seconds of a round with the canary divided by those with the main head.
+        level: confidence level of the interval, for example 0.95.
     """
     arms_A = ((main_rounds_NA > 0).sum(axis=0) >= MIN_OUTPUTS_PER_ARM) & (rounds_MA.sum(axis=0) > 0)
     if not arms_A.any():

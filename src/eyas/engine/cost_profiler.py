@@ -1,4 +1,4 @@
-"""Measures on an idle engine what rounds cost on this machine. The budget starts from these seconds."""
+"""Measures, on an idle engine, how many seconds rounds take on this machine. The budget starts from these seconds."""
 
 import dataclasses
 import platform
@@ -23,9 +23,9 @@ READ_ROWS = 256  # rows of text from which the cost of one row is derived
 
 
 class CostProfiler:
-    """A profiler that times rounds over artificial texts.
+    """A profiler that times rounds over artificial texts. Requirement: the engine has no requests.
 
-    All request slots share the same KV slots, so it needs little memory.
+    All request slots use the same KV slots, so profiling needs little KV memory.
     """
 
     def __init__(self, engine: Engine, drafter: int = 0) -> None:
@@ -37,16 +37,19 @@ class CostProfiler:
 
     @property
     def max_context(self) -> int:
-        """The longest text that can be profiled."""
+        """The number of tokens of the longest text that can be profiled."""
         return self._columns - self.engine.lookahead_slots
 
     @property
     def head_config(self) -> HeadConfig:
-        """Sizes of the profiled head."""
+        """The configuration of the profiled head."""
         return self._eagle3.head.config
 
     def measure_round_s(self, arm: Arm, batch: int, context: int) -> float:
-        """Returns the seconds of one round of this arm for `batch` requests with `context` tokens each."""
+        """Runs rounds of this arm for `batch` requests with `context` tokens each, and returns the seconds of the last.
+
+        Rounds that are slower than later ones (before a CUDA graph is captured) run first and are not timed.
+        """
         nodes, drafts = (0, ()) if arm.shape is None else (arm.nodes * batch, (True,) * batch)
         work = RoundBatch(tuple(range(batch)), arm.shape, nodes, drafts, (0,) * len(drafts), drafter=self.drafter)
         while not self.engine.runner.is_warm(work):
@@ -54,7 +57,7 @@ class CostProfiler:
         return self._run(work, context)
 
     def measure_read_s(self, rows: int) -> float:
-        """Returns the seconds that the head takes to read `rows` rows of one text."""
+        """Returns the seconds that the head takes to read `rows` tokens of one text."""
         self._write_texts(1, rows)
         return self.engine.stream.launch(lambda: self._eagle3.read((0,), (rows,))).wait().seconds
 
@@ -81,11 +84,13 @@ class CostProfiler:
 
 
 def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed: int = 0, drafter: int = 0) -> Budget:
-    """Returns a budget over these arms.
+    """Returns a budget that chooses among these arms. Measures their costs, or reads them from the cache.
 
     Args:
-        cache: directory with the costs of earlier measurements; None to measure anew.
-        seed: of the budget's exploration.
+        engine: an idle engine with a head.
+        arms: the arms, ordered by `Arm.nodes`; the first is `off`.
+        cache: directory of cached costs; None to measure always.
+        seed: seed of the budget's random explorations.
         drafter: index of the head that drafts.
     """
     profiler, pool = CostProfiler(engine, drafter), engine.kv_cache.pool
@@ -106,7 +111,11 @@ def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed
 
 
 def canary_costs(engine: Engine, arms: tuple[Arm, ...]) -> dict[str, float]:
-    """Returns the ratio of round times by arm, second head over first head; {} if the heads have equal sizes."""
+    """Measures, for each arm that drafts, the seconds of a round with the second head / those with the first head.
+
+    Returns:
+        The ratio by the arm's name; empty if both heads have the same configuration, so that all ratios are 1.
+    """
     main, canary = CostProfiler(engine, 0), CostProfiler(engine, 1)
     if main.head_config == canary.head_config:
         return {}

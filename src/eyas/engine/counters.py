@@ -5,11 +5,25 @@ from dataclasses import dataclass, field, replace
 
 @dataclass
 class EngineCounters:
-    """The sums since the start or the last `reset`. Owned by the engine.
+    """The sums since the start or the last `reset`. The engine owns and updates them.
 
-    Times in seconds: of the device by phase, and of the host. arm: of the last round that was read. drafts: draft
-    trees, one for each request and round. draft_tokens: their nodes without the roots. accepted_per_position[i]: trees
-    of which more than i nodes were accepted. finished: outputs by finish reason.
+    Attributes:
+        rounds: The number of rounds.
+        draft_s: The seconds of the draft phase of all rounds.
+        verify_s: The seconds of the verify phase of all rounds.
+        extend_s: The seconds of the extend phase of all rounds.
+        prefill_s: The device's seconds for prefill.
+        device_s: The device's seconds for all work.
+        host_s: The host's seconds in the scheduler and the output processor.
+        arm: The arm of the last round whose result was read.
+        prompt_tokens: The prompt tokens of all requests that have started.
+        cached_tokens: The prompt tokens among them that were found in the prefix cache.
+        output_tokens: The output tokens of all finished requests.
+        preemptions: The number of preempted requests.
+        drafts: The number of draft trees: one for each request in each round that drafts.
+        draft_tokens: The number of nodes of these trees, roots excluded.
+        accepted_per_position: Element i is the number of trees of which more than i nodes were accepted.
+        finished: The number of finished outputs, by finish reason.
     """
 
     rounds: int = 0
@@ -34,11 +48,17 @@ class EngineCounters:
         self.__dict__.update(EngineCounters().__dict__)
 
     def copy(self) -> "EngineCounters":
-        """Returns a copy. Another thread may call it while the engine counts."""
+        """Returns a copy. Any thread may call it while the engine runs."""
         return replace(self, accepted_per_position=[*self.accepted_per_position], finished={**self.finished})
 
     def count_draft(self, num_nodes: int, depth: int, num_accepted: int) -> None:
-        """Counts the tree of one request in one round. num_accepted: draft tokens, without the bonus token."""
+        """Counts the draft tree of one request in one round.
+
+        Args:
+            num_nodes: the nodes of the tree, the root included.
+            depth: the depth of the tree.
+            num_accepted: the accepted draft tokens, without the bonus token.
+        """
         self.drafts += 1
         self.draft_tokens += num_nodes - 1
         missing = depth - len(self.accepted_per_position)

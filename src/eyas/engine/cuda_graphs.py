@@ -1,13 +1,17 @@
-"""Runs a whole round as one CUDA graph: one launch instead of a thousand kernels. ModelRunner uses it.
+"""Runs a whole round as one CUDA graph: one launch instead of about a thousand kernel launches. ModelRunner uses it.
 
 B requests, C columns of a round's result.
 
-    first round of a kind     runs as it is: kernels are compiled, tables are made
-    second                    is recorded without running, then replayed
-    later                     request slots and settings are copied into the graph's own tensors, and it is replayed
+There is one graph for each combination of tree shape, drafter, batch size and sampling operations:
 
-A kind is (tree shape and drafter, batch size, operations of the sampler). Rounds are padded with the last request slot,
-so there are few batch sizes. All graphs share one memory pool, because they run one after the other.
+    rounds with this combination    what happens
+    the first                       runs without a graph: Triton compiles its kernels, buffers are allocated
+    the second                      is captured as a CUDA graph without running; then the graph is launched
+    later                           request slots and sampling settings are copied into the graph's input tensors;
+                                    then the graph is launched
+
+Batches are padded with rows of the last request slot, so there are few batch sizes. All graphs share one memory pool,
+because they run one after the other.
 """
 
 from collections.abc import Callable, Hashable
@@ -24,21 +28,28 @@ MAX_GRAPHS = 512  # each takes some megabytes of the device
 
 
 class GraphRecorder(Protocol):
-    """A function that records work without running it."""
+    """A function that captures work as a graph without running it."""
 
     def __call__(self, work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
-        """Returns the tensor that will hold the result, and a function that replays the work. Raises RuntimeError."""
+        """Captures the work.
+
+        Returns:
+            The tensor that holds the result after each launch, and the function that launches the graph.
+
+        Raises:
+            RuntimeError: the work cannot be captured.
+        """
         ...
 
 
 class CudaGraphRecorder:
-    """A recorder on the current CUDA stream."""
+    """A recorder that captures work on the current CUDA stream."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
-        """Records the work as a CUDA graph."""
+        """Captures the work as a CUDA graph. See `GraphRecorder`."""
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.current_stream()
         with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
@@ -48,7 +59,13 @@ class CudaGraphRecorder:
 
 @dataclass(frozen=True, eq=False)
 class _Recorded:
-    """A recorded round and the tensors that it reads and writes."""
+    """A captured round.
+
+    Attributes:
+        batch: The graph's input tensors: request slots and sampling settings.
+        out_BC: The graph's output tensor.
+        replay: Launches the graph.
+    """
 
     batch: SamplerBatch
     out_BC: Tensor
@@ -56,7 +73,11 @@ class _Recorded:
 
 
 class RoundGraphs:
-    """The recorded rounds of a ModelRunner. disabled_reason: why no more are recorded; None while they are."""
+    """The CUDA graphs of a ModelRunner.
+
+    Attributes:
+        disabled_reason: Why no further rounds are captured; None as long as they are.
+    """
 
     def __init__(self, record: GraphRecorder) -> None:
         self.disabled_reason: str | None = None
@@ -69,19 +90,30 @@ class RoundGraphs:
 
     @staticmethod
     def padded_size(count: int) -> int:
-        """Returns the batch size of the graph for `count` requests: 1, 2 .. 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 .."""
+        """Returns the padded batch size of `count` requests: 1, 2 .. 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 .."""
         step = max(1, (1 << (count - 1).bit_length()) // MAX_UNPADDED)
         return -(-count // step) * step
 
     def is_warm(self, key: Hashable, batch: SamplerBatch) -> bool:
-        """Returns True if the next round of this kind takes as long as all later ones will."""
+        """Returns True if the next round of this kind needs no warm-up: its graph is captured, or never will be.
+
+        Args:
+            key: tree shape and drafter of the round.
+            batch: the padded requests and their sampling settings.
+        """
         return self.disabled_reason is not None or _kind(key, batch) in self._recorded
 
     def run(self, key: Hashable, batch: SamplerBatch, work: Callable[[SamplerBatch], Tensor]) -> Tensor:
-        """Runs work(batch), as one graph launch once its kind is recorded. Returns its result.
+        """Runs work(batch) and returns its result. From the second call with the same kind on, launches a CUDA graph.
 
-        The next round of the same kind overwrites the result. Between rounds, `work` depends only on `batch` and on
-        tensors of the device.
+        The kind of a call is `key`, the batch size and the sampling operations. Calls with the same kind write their
+        results to the same tensor, so the caller must copy the result before the next call.
+
+        Args:
+            key: tree shape and drafter of the round.
+            batch: the padded requests and their sampling settings.
+            work: the round. Requirement: from call to call, only the values of `batch` and of other device tensors
+                change. A Python value that `work` reads is captured once and stays the same in later launches.
         """
         kind = _kind(key, batch)
         if kind not in self._recorded:
@@ -102,11 +134,11 @@ class RoundGraphs:
         try:
             out_BC, replay = self._record(lambda: work(own))
         except RuntimeError as error:  # some targets read a number on the host within their forward
-            self.disabled_reason = f"A round could not be recorded: {error}"
+            self.disabled_reason = f"A round could not be captured as a CUDA graph: {error}"
             return False
         self._recorded[kind] = _Recorded(own, out_BC, replay)
         if len(self._recorded) == MAX_GRAPHS:
-            self.disabled_reason = f"{MAX_GRAPHS} kinds of rounds are recorded already"
+            self.disabled_reason = f"The maximum number of CUDA graphs ({MAX_GRAPHS}) is reached"
         return True
 
 

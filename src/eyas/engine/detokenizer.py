@@ -1,4 +1,7 @@
-"""Turns token ids into text as they arrive. A token may end inside a character, a stop string inside a token."""
+"""Decodes token ids to text while they arrive, and detects stop strings in the text.
+
+A token may end in the middle of a character, and a stop string may end in the middle of a token.
+"""
 
 from collections.abc import Sequence
 
@@ -9,7 +12,7 @@ CONTEXT = 4  # ids decoded again with each new one, because some tokenizers stri
 
 
 class Detokenizer:
-    """The text of a growing list of ids, without special tokens."""
+    """A decoder for one growing list of token ids. Special tokens give no text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
@@ -18,7 +21,7 @@ class Detokenizer:
         self._shown = 0  # characters from there on that were returned
 
     def push(self, token: int) -> str:
-        """Adds a token and returns the text that it completes; empty while a character is unfinished."""
+        """Adds a token and returns the new text; "" if the text would end in the middle of a character."""
         self.ids.append(token)
         text = self._decode()
         if text.endswith(UNFINISHED):
@@ -29,7 +32,7 @@ class Detokenizer:
         return new
 
     def finish(self) -> str:
-        """Returns the rest: replacement characters if the output ends inside a character."""
+        """Returns the remaining text: replacement characters if the output ends inside a character, else ""."""
         return self._decode()[self._shown :]
 
     def _decode(self) -> str:
@@ -41,10 +44,13 @@ class Detokenizer:
 class TextStream:
     """The text of an output, cut before the first stop string.
 
-    It holds back what may still become a stop string, so `text` only grows.
+    Characters that may be the beginning of a stop string are not part of `text` until the next tokens decide. So `text`
+    only grows. With the stop string "END":
 
-        stop "END"      tokens   an E | N | joy           text   "an " -> "an " -> "an ENjoy"
-                        tokens   an E | ND | joy          text   "an " -> "an ", and the output ends
+        token     text after it        token     text after it
+        "an E"    "an "                "an E"    "an "
+        "N"       "an "                "ND"      "an ", and the output ends
+        "joy"     "an ENjoy"
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str]) -> None:
@@ -54,11 +60,11 @@ class TextStream:
         self._detokenizer = Detokenizer(tokenizer)
 
     def push(self, token: int) -> bool:
-        """Adds a token. Returns True if it completes a stop string."""
+        """Adds a token. Returns True if the text now contains a stop string; the output must then end."""
         return self._take(self._detokenizer.push(token))
 
     def finish(self) -> None:
-        """Releases the text that was held back, up to a stop string that the last character completes."""
+        """Adds the characters that were held back to `text`. If they contain a stop string, cuts them before it."""
         if not self._take(self._detokenizer.finish()):
             self.text += self._held
         self._held = ""
@@ -77,5 +83,5 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Returns how many characters at the end of the text may be the beginning of the stop string."""
+    """Returns how many characters at the end of `text` are also the beginning of `stop`: ("an EN", "END") -> 2."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0)

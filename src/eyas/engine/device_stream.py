@@ -1,9 +1,9 @@
-"""Device streams: they run closures in order; an event gives the result of each.
+"""Device streams: queues of work for a device. The work runs in order; an event for each piece gives its result.
 
     host     launch(round 1) launch(round 2) wait(round 1) launch(round 3) wait(round 2) ...
     device        | round 1 ............... | round 2 ............... | round 3 ...
 
-The device does not wait for the host as long as one round is queued behind the running one.
+While the device runs one round and the next round is already queued, the device never waits for the host.
 """
 
 import time
@@ -19,17 +19,22 @@ Out = TypeVar("Out")
 
 @dataclass(frozen=True, eq=False)
 class WorkResult(Generic[Out]):
-    """The return value of a piece of work, and the seconds that the device took."""
+    """The result of a piece of work.
+
+    Attributes:
+        out: The return value of the work.
+        seconds: The seconds that the device took.
+    """
 
     out: Out
     seconds: float
 
 
 class WorkEvent(Protocol):
-    """The end of a piece of work."""
+    """An event that occurs when a launched piece of work is done."""
 
     def wait(self) -> "WorkResult[Any]":
-        """Blocks the host until the work is done. Returns its result, or raises its exception."""
+        """Blocks the calling thread until the work is done. Returns the result, or raises the exception of the work."""
         ...
 
 
@@ -37,16 +42,16 @@ class DeviceStream(Protocol):
     """A queue of work for one device, run in order, one piece at a time."""
 
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
-        """Adds work to the queue and returns at once."""
+        """Adds work to the queue. Returns the event to wait for."""
         ...
 
     def close(self) -> None:
-        """Finishes the queued work and releases the stream."""
+        """Waits for the queued work and releases the stream."""
         ...
 
 
 class InlineStream:
-    """A stream that runs work at once on the calling thread."""
+    """A stream that runs work on the calling thread, before `launch` returns."""
 
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
         """Runs the work."""
@@ -57,31 +62,31 @@ class InlineStream:
 
 
 class WorkerStream:
-    """A CPU as a device: one thread runs the work while the host's thread continues."""
+    """A stream that runs work on a CPU thread of its own, while the calling thread continues."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
 
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
-        """Queues the work for the thread."""
+        """Queues the work for the thread and returns at once."""
         return _ThreadWork(self._pool.submit(_timed, work))
 
     def close(self) -> None:
-        """Ends the thread after the queued work."""
+        """Waits for the queued work and ends the thread."""
         self._pool.shutdown(wait=True)
 
 
 class CudaStream:
-    """A CUDA stream. Only `WorkEvent.wait` blocks the host.
+    """A CUDA stream. Only `WorkEvent.wait` blocks the calling thread.
 
-    The launched work queues its kernels and copies its results without waiting (`to_host`).
+    Requirement: launched work does not wait for the device. It must copy its results to the host with `to_host`.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
 
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
-        """Calls `work`, which queues its kernels on the stream."""
+        """Calls `work`, which queues its kernels on the stream. Returns without waiting for the kernels."""
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))  # allocations and fills run there
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self._stream), torch.inference_mode():
@@ -96,14 +101,15 @@ class CudaStream:
 
 
 def stream_for(device: torch.device) -> DeviceStream:
-    """Returns a CUDA stream for a GPU; for a CPU a stream that runs work at once."""
+    """Returns a CudaStream for a CUDA device, and an InlineStream for a CPU."""
     return CudaStream(device) if device.type == "cuda" else InlineStream()
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Copies a tensor to the host without waiting; read it after waiting for the event of its work.
+    """Starts a copy of a device tensor to host memory, and returns the host tensor without waiting for the copy.
 
-    A CPU tensor is copied as well, because a recorded round overwrites its result while the host may still read it.
+    Requirement: call this function within launched work, and read the returned tensor only after `WorkEvent.wait` of
+    that work. A CPU tensor is also copied, because the next round may overwrite it while the host still reads it.
     """
     return tensor.to("cpu", non_blocking=True, copy=True)
 

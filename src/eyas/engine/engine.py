@@ -1,9 +1,11 @@
-"""The engine: runs many requests at once with speculative decoding. Loops and the async engine drive it.
+"""The engine: runs many requests at once with speculative decoding. The loops of `loops.py` call it.
 
-    launch    scheduler: what comes next      -> work on the device stream; returns at once
-    process   wait for the work's result      -> output processor: tokens, finished outputs; policy learns
+    method    what it does
+    launch    asks the scheduler for the next work, and queues it on the device stream; returns at once
+    process   waits for the result of that work, appends its tokens to the outputs, and reports the round to the policy
 
-Other work may be launched between the two: the host knows an upper bound of each length, the device the true one.
+The next work may be launched before the result of the last one is read. The host then knows only an upper bound of
+each text's length; the device knows the true length.
 """
 
 import time
@@ -30,21 +32,23 @@ from eyas.speculation.arms import OFF, Arm
 from eyas.speculation.batch_load import FixedArm, Policy
 
 OnTokens = Callable[[RequestOutput, int], None]
-"""Called with an output and the number of its newest tokens, after each piece of work that gave it some."""
+"""The callback on_tokens(output, count): called after each work that appended `count` tokens to `output`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Launched work, and the event to wait for before reading its result."""
+    """Launched work, and the event that gives its result."""
 
     work: PrefillWork | RoundWork
     event: WorkEvent
 
 
 class Engine:
-    """Target, drafters and KV memory for up to `max_running` requests at once. One thread calls it.
+    """Target, drafters and KV memory for up to `max_running` requests at once. Requirement: one thread calls it.
 
-    policies: one for each drafter (without drafters one for plain decoding); they choose the arm of each round.
+    Attributes:
+        policies: The policies that choose the arm of each round: one for each drafter, or one for plain decoding if
+            there is no drafter. The caller may replace them.
     """
 
     def __init__(
@@ -61,11 +65,14 @@ class Engine:
         """Allocates the memory.
 
         Args:
-            drafters: the first drafts for all requests that name no other; empty for plain decoding.
-            max_context: tokens of prompt and output of a request, at most.
-            memory_tokens: tokens that KV memory holds; None for enough to let every request reach max_context.
-            stream: where work runs; None for the device's own.
-            prepare: attention; None for the fastest that the device has.
+            target: the loaded target.
+            drafters: the drafters; empty for plain decoding. Requests use the first unless `add` gets another index.
+            max_running: the number of requests that run at once.
+            max_context: the maximum number of prompt and output tokens of a request together.
+            memory_tokens: the number of tokens that KV memory holds; None for enough for every request to reach
+                max_context.
+            stream: the stream that runs the work; None for `stream_for` of the target's device.
+            prepare: the attention; None for the fastest one on the target's device.
         """
         info, weight = target.info, next(target.model.parameters())
         self.target = target
@@ -97,15 +104,23 @@ class Engine:
 
     @property
     def has_capacity(self) -> bool:
-        """True if a further request would not wait behind others."""
+        """True if fewer than `max_running` requests are running or waiting."""
         return len(self.scheduler.running) + len(self.scheduler.waiting) < self.max_running
 
     def max_new_tokens(self, request: Request) -> int:
-        """Returns the maximum number of tokens for the request. Raises InputError if it can never run."""
+        """Returns the maximum number of output tokens of the request. Raises InputError if the request is not valid."""
         return max_new_tokens(request, self.max_context, self.target.info.vocab_size)
 
     def add(self, request: Request, drafter: int = 0) -> RequestOutput:
-        """Queues a request and returns its output, which grows from now on. Raises InputError if it can never run."""
+        """Queues a request and returns its output, to which the engine appends tokens while it runs.
+
+        Args:
+            request: the request.
+            drafter: index of the drafter for this request.
+
+        Raises:
+            InputError: the request is not valid, for example because its prompt is too long.
+        """
         wants_text = request.wants_text or request.stop.strings
         state = RequestState(
             RequestOutput(request, drafter=drafter),
@@ -118,7 +133,11 @@ class Engine:
         return state.output
 
     def cancel(self, request_id: str) -> RequestOutput | None:
-        """Ends a request and returns its output; None if there is no such request. Launched work is not read for it."""
+        """Ends a request early. Results of its launched work are ignored.
+
+        Returns:
+            The output with finish reason "cancelled"; None if no request with this id is running or waiting.
+        """
         for request in self.scheduler.running:
             if request.state.output.request.id == request_id:
                 self.scheduler.remove(request)
@@ -130,7 +149,7 @@ class Engine:
         return None
 
     def launch(self) -> Step | None:
-        """Launches the next piece of work and returns at once; None if there is nothing to do."""
+        """Launches the next prefill or round and returns at once. Returns None if there is nothing to launch."""
         began_s = time.perf_counter()
         self._admit()
         work = self.scheduler.next_work()
@@ -151,7 +170,15 @@ class Engine:
         return Step(work, self.stream.launch(run))
 
     def process(self, step: Step, on_tokens: OnTokens | None = None) -> list[RequestOutput]:
-        """Waits for a step, hands out its tokens, and returns the outputs that it finished."""
+        """Waits for launched work and appends its tokens to the outputs.
+
+        Args:
+            step: the launched work.
+            on_tokens: called for each output that got tokens.
+
+        Returns:
+            The outputs that have finished.
+        """
         result = step.event.wait()
         began_s = time.perf_counter()
         self.counters.device_s += result.seconds
@@ -172,11 +199,11 @@ class Engine:
         return [request.state.output for request in finished]
 
     def clear_prefix_cache(self) -> None:
-        """Empties the prefix cache, for measurements."""
+        """Evicts all prefixes that no running request uses. For measurements without cached prompts."""
         self.kv_cache.clear_prefix_cache()
 
     def check(self) -> None:
-        """Asserts the invariants that hold between steps, as far as the host sees them."""
+        """Asserts the invariants of the engine's state on the host. For tests; call it between steps."""
         running = self.scheduler.running
         self.kv_cache.check([request.kv for request in running])
         for request in running:
@@ -186,7 +213,7 @@ class Engine:
                 assert request.num_committed == len(request.state.token_ids) - 1, "all but the root is committed"
 
     def _admit(self) -> None:
-        """Admits waiting requests and queues their sampler settings."""
+        """Admits waiting requests, and queues the initialization of their sampler state for the next work."""
         for request in self.scheduler.admit():
             state = request.state
             text = tuple(state.token_ids)

@@ -28,12 +28,17 @@ MEMORY_SHARE = 0.25  # of the machine's memory, for KV memory, at most
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """The operator's choices, with the defaults of `eyas serve`.
+    """The options of `eyas serve` for the engine.
 
-    slots: requests that run at once. context: tokens of prompt and output; None for the target's own, at most
-    MAX_CONTEXT. memory_tokens: tokens of KV memory; None for enough for all slots, as far as the machine allows.
-    max_waiting: requests in the queue before a further one is refused. speculation: "auto", or the name of an arm for
-    every round. compile: run compiled forwards on a CPU (kernels/aot_compile.py).
+    Attributes:
+        slots: The number of requests that run at once.
+        context: The maximum number of prompt and output tokens of a request; None for the target's own limit, but at
+            most MAX_CONTEXT.
+        memory_tokens: The number of tokens that KV memory holds; None for enough for all slots, but at most
+            MEMORY_SHARE of the machine's memory.
+        max_waiting: The number of waiting requests beyond which new requests are refused.
+        speculation: "auto" for a budget, or the name of the arm that all rounds run.
+        compile: True to run compiled forwards on a CPU (kernels/aot_compile.py).
     """
 
     slots: int = 16
@@ -53,16 +58,19 @@ class EngineOptions:
 def build_async_engine(
     target: Target, heads: Sequence[Eagle3Spec], options: EngineOptions, thread: EngineThread | None = None
 ) -> AsyncEngine:
-    """Returns an engine that will run on this thread.
+    """Builds the engine of a server. It does not run before `AsyncEngine.start`.
 
-    With a head, round costs are measured here or read from the cache. Forwards that were compiled before are loaded.
+    With a head and speculation "auto", this function measures round costs or reads them from the cache. It loads
+    compiled forwards from the cache, but does not compile.
 
     Args:
-        heads: the main head and a canary; empty for plain decoding.
-        thread: the thread that loaded the target; None for a new one.
+        target: the loaded target.
+        heads: the main head, and optionally a canary head; empty for plain decoding.
+        options: the options of the server.
+        thread: the thread that has loaded the target; None to start a new thread.
 
     Raises:
-        UsageError: options.speculation is not an arm.
+        UsageError: options.speculation is neither "auto" nor the name of an arm.
     """
     device = target.model.device
     if options.compile and device.type == "cpu":
@@ -84,9 +92,14 @@ def build_async_engine(
 
 
 def start_canary(engine: AsyncEngine, options: CanaryOptions, log: Callable[[str], None]) -> None:
-    """Prepares the canary experiment, which gives the second head a share of the requests.
+    """Prepares the canary experiment, in which the second head drafts for a share of the requests.
 
-    Call it before the engine starts.
+    Requirement: call it before `AsyncEngine.start`.
+
+    Args:
+        engine: an engine with two heads.
+        options: the share of the canary, and the seed.
+        log: receives one line after each interim analysis.
     """
     arms = tuple(arm for arm in engine.engine.policies[0].arms if arm.shape is not None)
     costs = canary_costs(engine.engine, arms)
@@ -94,9 +107,10 @@ def start_canary(engine: AsyncEngine, options: CanaryOptions, log: Callable[[str
 
 
 def compile_in_background(engine: AsyncEngine, log: Callable[[str], None]) -> None:
-    """Compiles, on a thread, the forwards that the cache does not hold. A failure is logged and changes nothing else.
+    """Compiles the forwards that the cache does not hold, on a new thread, and returns at once.
 
-    Rounds are faster from then on, so their costs are measured again as soon as no request is open.
+    Once they are compiled, the engine uses them and measures round costs again as soon as it has no request. If
+    compiling fails, the reason is logged and forwards keep running uncompiled.
     """
     target = engine.engine.target
     heads = [drafter.head for drafter in engine.engine.runner.drafters if isinstance(drafter, Eagle3Drafter)]
@@ -122,7 +136,7 @@ def compile_in_background(engine: AsyncEngine, log: Callable[[str], None]) -> No
 
 
 def _set_policies(engine: Engine, arms: tuple[Arm, ...]) -> None:
-    """Gives each head a policy of its own, because acceptance and costs differ."""
+    """Sets one policy for each head, because heads differ in acceptance and cost: a budget, or a fixed arm."""
 
     def policy(drafter: int) -> Policy:
         return FixedArm(arms[0]) if len(arms) == 1 else build_budget(engine, arms, cache_directory(), drafter=drafter)
@@ -139,7 +153,7 @@ def _arm_named(name: str, arms: Sequence[Arm]) -> Arm:
 
 
 def _memory_tokens(target: Target, heads: Sequence[Eagle3Spec], slots: int, context: int) -> int:
-    """Returns the size of the KV memory in tokens: `context` for every slot, but at most MEMORY_SHARE of the memory."""
+    """Returns the number of tokens of KV memory: `context` for each slot, but at most MEMORY_SHARE of the memory."""
     info, weight = target.info, next(target.model.parameters())
     token_bytes = 2 * info.num_layers * info.num_kv_heads * info.head_dim * weight.element_size()
     for head in heads:

@@ -1,4 +1,4 @@
-"""Structured output: which tokens may follow the output so far and each path of a draft tree. The sampler uses it.
+"""Structured output: computes which tokens a grammar allows after each node of a draft tree. The sampler uses it.
 
 Legend: M tree nodes, W target vocabulary.
 
@@ -29,14 +29,15 @@ MAX_REASON_CHARS = 120
 
 
 class GrammarVocab:
-    """A target's vocabulary for the grammar engine; built once for a target, in up to a second."""
+    """A target's vocabulary in llguidance's form. Building it takes up to a second, so build it once per target."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_ids: Sequence[int]) -> None:
         """Builds the vocabulary.
 
         Args:
-            vocab_size: columns of the target's logits, often more than the tokenizer has tokens.
-            eos_ids: end-of-turn ids.
+            tokenizer: the target's tokenizer.
+            vocab_size: the number of columns of the target's logits, often more than the tokenizer has tokens.
+            eos_ids: the end-of-turn ids; at least one.
 
         Raises:
             InputError: llguidance cannot read the tokenizer.
@@ -53,14 +54,15 @@ class GrammarVocab:
 
 
 class Grammar:
-    """A constraint on outputs, compiled for one vocabulary. Requests share it; each has its own GrammarState."""
+    """A grammar that outputs must fit, compiled for one vocabulary. `start` returns the state of one output."""
 
     def __init__(self, vocab: GrammarVocab, text: str, what: str) -> None:
-        """Compiles a grammar; the class methods build its text.
+        """Compiles a grammar. Use `json_schema`, `json_object` or `regex` instead, which build `text`.
 
         Args:
-            text: in llguidance's own form.
-            what: the user's name of the grammar, for the error.
+            vocab: the target's vocabulary.
+            text: the grammar in llguidance's own form.
+            what: the name of the grammar in error messages, for example "the JSON schema".
 
         Raises:
             InputError: llguidance does not support the grammar.
@@ -86,18 +88,22 @@ class Grammar:
 
     @classmethod
     def regex(cls, vocab: GrammarVocab, pattern: str) -> "Grammar":
-        """Returns the grammar of texts that match a whole pattern (syntax of Rust's regex crate). Raises InputError."""
+        """Returns the grammar of texts that match the pattern from start to end. Raises InputError.
+
+        The pattern has the syntax of Rust's regex crate.
+        """
         return cls(vocab, LLMatcher.grammar_from_regex(pattern), "the regular expression")
 
     def start(self) -> "GrammarState":
-        """Returns the grammar state of an empty output."""
+        """Returns a new state, for an output that is still empty."""
         return GrammarState(self.vocab, self._matcher.deep_copy())
 
 
 class GrammarState:
     """The position of one output in its grammar.
 
-    `advance` and `allow` raise InputError if the output exceeds the limits of llguidance; only this request must end.
+    `advance` and `allow` raise InputError if the output exceeds the limits of llguidance. The caller must then end this
+    request; other requests are not affected.
     """
 
     def __init__(self, vocab: GrammarVocab, matcher: LLMatcher) -> None:
@@ -111,7 +117,7 @@ class GrammarState:
         return self._has_ended or self._matcher.is_stopped()
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Appends tokens that the masks allowed. No token may follow the end of turn."""
+        """Appends tokens to the output. Requirement: `allow` allowed each of them; none follows the end of turn."""
         for token in tokens:
             assert not self._has_ended, f"token {token} after the end of turn"
             if token in self._vocab.eos_ids:
@@ -121,11 +127,16 @@ class GrammarState:
                 self._take(token)
 
     def allow(self, tokens_M: Sequence[int], parents_M: Sequence[int], valid_M: Sequence[bool] | None = None) -> Tensor:
-        """Returns bool [M, W] on the host: the tokens that may follow each node. The state does not change.
+        """Returns the tokens that the grammar allows after each node of a draft tree. The state does not change.
 
-        Node 0 is the root, which `advance` has appended already. End of turn is allowed exactly where the grammar may
-        stop. Rows are all True for nodes that are never accepted: invalid ones, disallowed ones, and those at or behind
-        an end of turn.
+        Args:
+            tokens_M: the token of each node. Node 0 is the root; `advance` must have appended it already.
+            parents_M: the index of each node's parent.
+            valid_M: False for nodes to ignore; None if all are valid.
+
+        Returns:
+            bool [M, W] on the host. The end of turn is allowed exactly where the grammar may stop. A row is all True
+            for a node that is never accepted: an invalid or disallowed node, an end of turn, or a node below these.
         """
         allowed_MW = np.ones((len(tokens_M), self._vocab.size), dtype=np.bool_)
         children: list[list[int]] = [[] for _ in tokens_M]
@@ -153,7 +164,7 @@ class GrammarState:
             raise _unsupported("this output", self._matcher.get_error().partition(";")[0])
 
     def _following(self) -> np.ndarray:
-        """Returns bool [W]: the tokens that may come next."""
+        """Returns bool [W]: the tokens that the grammar allows next."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
             raise _unsupported("this output", self._matcher.get_error().partition(";")[0])
@@ -161,7 +172,12 @@ class GrammarState:
 
 
 def _unsupported(what: str, message: str) -> InputError:
-    """Returns the error for a grammar or output that llguidance does not support. message: its reason."""
+    """Returns the error for a grammar or output that llguidance does not support.
+
+    Args:
+        what: the name of the grammar or output in the error.
+        message: llguidance's error message.
+    """
     reason = " ".join(message.split())[:MAX_REASON_CHARS]
     return InputError(f"llguidance cannot enforce {what} ({reason})", "Simplify it, or remove it from the request")
 
@@ -169,5 +185,5 @@ def _unsupported(what: str, message: str) -> InputError:
 def _unsupported_tokenizer(what: str) -> InputError:
     return InputError(
         f"llguidance cannot read {what}, so structured output is not available",
-        "Save the target with a fast tokenizer of its own (tokenizer.json), or send no constraint",
+        "Save the target with a fast tokenizer (tokenizer.json), or remove the grammar from the request",
     )
