@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from eyas.data.licenses.license_policy import Fact, LicensePolicy
 
 INTRODUCTION = """
-Look up here what the license policy that ships with eyas says of a data set, a target, an author of prompts or a
-license. [How the gate decides](../licenses.md) explains the verdicts and how to change them.
+Look up here the verdict of the shipped license policy on a data set, a target, an author of prompts or a license.
+The verdict allow accepts, deny rejects, and acknowledge accepts only with `--acknowledge NAME`. A license that is "not
+named" is rejected. [How the gate decides](../licenses.md) explains the rules and how to change them.
 
-Facts have a source and the day on which they were looked up. "Not looked up again" marks background knowledge. Facts
-are part of the policy's digest. Licenses change, so check what matters to you. This is not legal advice."""
+Each fact names its source and the day on which it was looked up. "Background knowledge, not looked up again" means that
+no source was read on that day. Licenses change, so check the facts yourself. This is not legal advice."""
 
 
 def write_license_page(
@@ -53,11 +54,28 @@ def write_license_page(
         for entry in known.license
     ]
     lines = ["# The shipped license policy", generated, *INTRODUCTION.splitlines()]
-    lines += ["", "## Public sets", ""]
-    lines += write_table(("set", "ids", "license", "written by", "verdict", "why", "what was known"), sets)
-    lines += ["", "## Targets", "", *write_table(("family", "license", "verdict", "what was known"), targets)]
-    lines += ["", "## Authors of prompts", "", *write_table(("id", "who", "prompts", "what was known"), generators)]
-    lines += ["", "## Licenses", "", *write_table(("id", "name", "prompts", "target"), licenses)]
+    lines += ["", "## Public data sets", ""]
+    lines += write_table(
+        ("data set", "ids", "license", "author of the prompts", "verdict", "reason", "fact (source, date)"), sets
+    )
+    lines += [
+        "",
+        "## Targets",
+        "",
+        *write_table(("model family", "license", "verdict", "fact (source, date)"), targets),
+    ]
+    lines += [
+        "",
+        "## Authors of prompts",
+        "",
+        *write_table(("id", "author", "verdict on prompts", "fact (source, date)"), generators),
+    ]
+    lines += [
+        "",
+        "## Licenses",
+        "",
+        *write_table(("id", "name", "verdict on prompts", "verdict on a target"), licenses),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -53,17 +53,17 @@ LATE_STAGES = (
 )  # on a page of their own, because a page has at most 200 lines
 STAGE_TEXTS = {
     "target": "The model that gets a head.",
-    "prompts": "`eyas prompts`: the sources of prompts, and the rules by which prompts are kept.",
+    "prompts": "`eyas prompts`: the sources of prompts, and the rules that keep, change or drop a prompt.",
     "respond": "`eyas respond`: how the target answers the prompts.",
-    "capture": "`eyas capture`: the target's hidden states on the conversations.",
-    "features": "Where the captured features are stored.",
-    "train": "`eyas train`: the head and its training.",
-    "eval": "`eyas eval`: acceptance on held-out answers.",
-    "bench": "`eyas bench RECIPE`: speed with and without the head.",
-    "tune": "`eyas tune`: which tree is fastest at each number of streams.",
-    "plan": "`eyas plan`: rates, prices and sizes that are not measured on this machine.",
-    "deploy": "`eyas deploy`: the container and how it is started.",
-    "client": "`eyas bench --url`: only these keys have an effect there.",
+    "capture": "`eyas capture`: how the target's hidden states on the conversations are computed and stored.",
+    "features": "The place where `eyas capture` stores the features (the captured hidden states).",
+    "train": "`eyas train`: the architecture of the head and its training.",
+    "eval": "`eyas eval`: how the acceptance length on held-out answers is measured.",
+    "bench": "`eyas bench RECIPE`: how the speed with and without the head is measured.",
+    "tune": "`eyas tune`: how the fastest draft tree at each number of streams is found.",
+    "plan": "`eyas plan`: rates, prices and sizes, if they are not to be measured on this machine.",
+    "deploy": "`eyas deploy`: the container with the engine, and the machine on which it runs.",
+    "client": "`eyas bench --url`: how a running server is measured. No other keys have an effect on this command.",
 }
 
 
@@ -194,14 +194,15 @@ def write_recipe_pages() -> dict[str, str]:
     early = [table for table in recipe.tables if table.name not in LATE_STAGES]
     late = [table for table in recipe.tables if table.name in LATE_STAGES]
     note = (
-        f"A key without a default ({NO_DEFAULT}) is not set unless the recipe or the command line sets it. Write a key "
-        "in the recipe as `key = value` below `[stage]`, or on the command line as `stage.key=value`."
+        "Write a key in the recipe file as `key = value` below `[stage]`, or on the command line as `stage.key=value`. "
+        f"A key with the default {NO_DEFAULT} has no value unless you set it. [The glossary](../glossary.md) explains "
+        "the terms."
     )
     first = [
         "# Recipe keys: from the target to the head",
         GENERATED,
         "",
-        "This page lists the keys of the stages that make a head. The keys of `eval`, `bench`, `tune`, `plan`, "
+        "Look up here every key of the stages that make a head. The keys of `eval`, `bench`, `tune`, `plan`, "
         "`deploy` and `client` are on [a second page](recipe-measure-and-deploy.md).",
         "",
         note,
@@ -215,8 +216,8 @@ def write_recipe_pages() -> dict[str, str]:
         "# Recipe keys: measuring, planning, deploying",
         GENERATED,
         "",
-        "This page lists the keys that measure and serve a head. The keys that make it are on [the first "
-        "page](recipe.md).",
+        "Look up here every key of the stages that measure and serve a head. The keys of the stages that make a head "
+        "are on [the first page](recipe.md).",
         "",
         note,
     ]
@@ -236,13 +237,15 @@ def write_command_line_page() -> str:
         "# The command line",
         GENERATED,
         "",
-        f"{table['description']} `eyas --version` prints the version, and `eyas VERB --help` prints the text below.",
+        f"{table['description']} Look up here every verb of `eyas` with its arguments. `eyas --version` prints the "
+        "version. `eyas VERB --help` prints the text of one verb.",
         "",
-        "Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 `eyas drift` recommends training.",
+        "Exit codes: 0 means done, 1 failed, 2 wrong usage or input. `eyas drift` exits with 3 if it recommends "
+        "training.",
         "",
     ]
     lines += [f"Verbs: {', '.join(f'[{name}](#eyas-{name})' for name in verbs)}."]
-    lines += ["", "## Shared arguments", "", "Several verbs take these.", ""]
+    lines += ["", "## Shared arguments", "", "Several verbs have these arguments; the last column names the verbs.", ""]
     known, rows = [], []
     for group in SHARED_GROUPS:
         users = [name for name, spec in verbs.items() if group in spec.get("uses", ())]
@@ -309,7 +312,7 @@ def write_metrics_page() -> str:
     groups: dict[str, Callable[[str], bool]] = {
         "Requests and memory, under vLLM's names": lambda name: "vllm:" in name and "spec_decode" not in name,
         "Speculation, under vLLM's names": lambda name: "spec_decode" in name,
-        "Speculation, eyas's own": lambda name: "eyas_arm" in name or "eyas_speedup" in name,
+        "Speculation, under names of eyas": lambda name: "eyas_arm" in name or "eyas_speedup" in name,
         "With `--canary-head`": lambda name: "eyas_head" in name or "eyas_canary" in name,
         "With `--sample-low-acceptance`": lambda name: "eyas_sampled" in name,
     }
@@ -317,9 +320,10 @@ def write_metrics_page() -> str:
         "# Metrics",
         GENERATED,
         "",
-        "`eyas serve` answers `GET /metrics` in the text format of Prometheus. Every sample has the labels "
-        "`model_name` (the served name) and `engine` (always 0). `eyas_speedup_*` appear when rounds with and without "
-        "speculation have been measured.",
+        "Look up here every metric of `eyas serve`. The server answers `GET /metrics` in the text format of "
+        "Prometheus. Every sample has the labels `model_name` (the served name) and `engine` (always 0). The metrics "
+        "`eyas_speedup_*` appear after rounds with and without speculation have been measured. [The "
+        "glossary](../glossary.md) explains the terms.",
     ]
     for title, belongs in groups.items():
         lines += ["", f"## {title}", ""]

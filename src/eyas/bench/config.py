@@ -42,9 +42,10 @@ class LoadConfig:
             or "synthetic" (random words).
         synthetic_words: The number of words of a synthetic prompt.
         max_tokens: The maximum number of tokens of an answer.
-        repeats: The number of runs over the prompts, whose median counts, and the number of blocks under load. Every
-            arm runs each block on the same prompts, in rotated order.
-        concurrency: The numbers of streams of the closed loop, one point each; empty measures none.
+        repeats: The number of runs over the prompts at one stream, whose median is reported, and the number of blocks
+            of each point under load. In a block, every arm answers the same prompts, in rotated order.
+        concurrency: The numbers of streams of the closed loop, one point for each number; an empty list measures no
+            closed loop.
         requests_per_stream: The number of requests of each stream in a block of the closed loop.
         rates: The request rates per second of the open loop (Poisson), one point each.
         ramp: The first and the last rate of an open loop whose rate grows over a block; by default it is not measured.
@@ -71,20 +72,24 @@ class BenchConfig(LoadConfig):
 
     Attributes:
         prompts: The prompts: a file of any form that `prompts.source` accepts, "builtin:eval" (eyas's evaluation set)
-            or "synthetic" (random words); by default those held out from training.
-        rates: The request rates per second of the open loop (Poisson), one point each. The engine has as many slots as
-            the largest concurrency, or 8; further requests wait.
+            or "synthetic" (random words); by default the prompts that were held out from training.
+        rates: The request rates per second of the open loop (Poisson), one point each. The engine runs at most the
+            largest number of `bench.concurrency` at once, or 8 if that list is empty; further requests wait.
         prompts_per_task: The number of prompts of each task that are measured one at a time.
-        arms: Further arms under load: a fixed tree or chain (chain3, tree16, ...), prompt lookup (lookup3) or a small
-            model (model3).
+        arms: Further arms that are measured under load: a fixed chain or tree of the head (chain3, tree16, ...), prompt
+            lookup (lookup3) or a small model (model3). The number is that of draft tokens in a chain, or of nodes in a
+            tree.
         draft_model: The directory or hub id of a small model with the target's vocabulary, for the model arms.
-        depth: The levels of the draft tree below its root, at one stream.
-        top_k: The number of nodes expanded in each level, and of children scored for each of them.
+        depth: The number of levels of the draft tree below its root, for the measurement at one stream.
+        top_k: The number of nodes that are expanded in each level, and the number of children that are scored for each
+            expanded node.
         nodes: The number of nodes that the target verifies in a round, the root included.
-        lossless_prompts: The number of answers compared with the reference in float32; 0 skips the check.
-        lossless_tokens: The maximum number of tokens of these answers.
-        lossless_slots: The number of requests in flight while these answers are generated.
-        compile: Compiles the forwards of both arms on a CPU, as `eyas serve` does; this takes about a minute once.
+        lossless_prompts: The number of answers that are compared with transformers `generate` in float32; 0 skips the
+            check.
+        lossless_tokens: The maximum number of tokens of an answer that is compared with transformers `generate`.
+        lossless_slots: The number of requests that run at once while eyas generates the answers for this comparison.
+        compile: Compiles the forwards of both arms on a CPU, as `eyas serve` does; the first run takes about a minute
+            longer.
     """
 
     prompts_per_task: int = 12
@@ -123,15 +128,15 @@ class ClientConfig(LoadConfig):
     """The keys `client.*` of `eyas bench --url`.
 
     Attributes:
-        limit: The number of prompts of a file, or of each family of builtin:eval; by default all of a file and 12 of a
-            family.
+        limit: The number of prompts that are used from a file, or from each prompt family of builtin:eval; by default
+            all prompts of a file, and 12 of each family.
         ignore_eos: Lets answers continue to max_tokens, so that their lengths do not depend on the text.
-        model: The name of the model on the server; by default the only one that the server lists.
+        model: The name of the model on the server; by default the model that the server lists, if it lists only one.
         stream: Reads answers as streams; false measures only end-to-end times, for a server that cannot stream.
         api_key_env: The environment variable that holds the API key.
         temperature: The sampling temperature; at 0 the answers of both arms are compared.
-        one_stream: Measures each prompt alone, for the results by task.
-        warm_up: The number of requests to each arm before a point, which are not counted.
+        one_stream: Measures each prompt alone, which gives the results by task.
+        warm_up: The number of warm-up requests to each arm before each point; their times are not counted.
         timeout_s: The time limit of one request in seconds.
     """
 
@@ -158,16 +163,19 @@ class TuneConfig:
     Attributes:
         streams: The numbers of requests at once, one result each.
         depth: The depth of the deepest tree and of the longest chain.
-        top_k: The values of top_k that are compared; 1 stands for chains, whose nodes are their depth and the root.
+        top_k: The values of top_k that are compared; 1 compares chains, which have depth + 1 nodes whatever
+            `tune.nodes` is.
         nodes: The numbers of nodes that are compared.
         answers: The maximum number of held-out answers on which the trees are drafted.
-        temperature: The temperature at which answers are sampled again; by default the stored answers are used.
-        max_tokens: The maximum number of tokens of answers that are sampled again.
+        temperature: The temperature at which the target generates new answers to the held-out prompts; by default the
+            stored answers are used.
+        max_tokens: The maximum number of tokens of a new answer; without `tune.temperature` it has no effect.
         batch_tokens: The number of tokens of the texts in one forward, padding included.
-        allowance_s: The number of seconds for measuring rounds; batches that do not fit are extrapolated from smaller
-            ones.
-        compile: Compiles the forwards on a CPU, as `eyas serve` does; this takes a minute or two once for a pair.
-        seed: The seed of the choice of answers, their bootstrap and their sampling.
+        allowance_s: The number of seconds for measuring rounds. The times of batches that do not fit into these seconds
+            are extrapolated from smaller batches.
+        compile: Compiles the forwards on a CPU, as `eyas serve` does; the first run with a target and head takes a
+            minute or two longer.
+        seed: The seed of the choice of held-out answers, of the bootstrap and of the sampling of new answers.
     """
 
     streams: tuple[int, ...] = (1, 2, 4, 8, 16, 32)

@@ -22,11 +22,12 @@ class TargetShape:
         num_attention_heads: The number of query heads of a layer.
         num_key_value_heads: The number of key-value heads of a layer.
         head_dim: The width of one attention head.
-        intermediate_size: The feed-forward width; of one expert in a mixture of experts.
+        intermediate_size: The feed-forward width; for a mixture of experts, the width of one expert.
         vocab_size: The number of tokens of the vocabulary.
         max_position_embeddings: The maximum number of positions.
         tie_word_embeddings: True if input and output embeddings are one matrix.
-        intermediate_size_mlp: The feed-forward width of layers without experts, in families that have both.
+        intermediate_size_mlp: The feed-forward width of the layers without experts, for models with both kinds of
+            layers.
         num_local_experts: The number of experts of a layer.
         num_experts_per_tok: The number of experts that compute one token.
     """
@@ -51,13 +52,13 @@ class PlanConfig:
     """The recipe keys `plan.*`, which only `eyas plan` reads. Raises UsageError for a missing or wrong value.
 
     Attributes:
-        hardware: "here" measures the rates on this machine with the target itself; any other text names the machine
-            whose rates the next keys give, and neither weights nor prompts are needed.
-        capture_tps: The tokens per second that the target reads, on the whole machine.
-        respond_tps: The tokens per second that the target generates, over all streams.
+        hardware: "here" measures the rates on this machine with the target. Any other text is the name of another
+            machine; then the next keys must give its rates, and eyas needs neither weights nor prompts.
+        capture_tps: The tokens per second that `eyas capture` processes, on the whole machine.
+        respond_tps: The output tokens per second that the target generates, over all streams together.
         train_tps: The tokens per second that training processes, prompts included.
         price_per_hour: The cost of the whole machine per hour, in any currency.
-        storage_price_gb_month: The cost of storing 10^9 bytes for a month, in the same currency.
+        storage_price_gb_month: The cost of storing 10^9 bytes for a month, in the currency of `plan.price_per_hour`.
         storage_months: The number of months for which the features are stored.
         conversations: The number of conversations.
         turns: The mean number of turns of a conversation.

@@ -17,22 +17,24 @@ class PromptsConfig:
     """The recipe keys `prompts.*`: the sources of prompts, and the rules by which prompts are kept.
 
     Attributes:
-        source: One source in short: a file, a directory, a pattern, hf:DATASET or builtin:SPLIT (see
-            `prompts.sources`).
+        source: A single source of prompts: a file, a directory, a file pattern, hf:DATASET or builtin:SPLIT. For
+            several sources use `prompts.sources`.
         license: The SPDX id of the license of `source`.
-        limit: The maximum number of prompts that are kept; builtin: sources write this many.
+        limit: The maximum number of prompts that are kept; a builtin: source writes this number of prompts.
         seed: The seed of the random choice of prompts.
-        source_name: The name of `source` in ids and in the ledger; by default its file name without the ending.
-        task: The tag `task` of the prompts of `source`; by default its name.
-        sources: Any number of sources, one table each.
-        policy: A license policy in TOML; by default the policy that ships with eyas.
-        production: A log of production requests; prompts are chosen so that their topics and lengths resemble it.
+        source_name: The name of `source` in record ids and in ledger.json; by default its file name without the ending.
+        task: The value of the tag `task` of all prompts of `source`; by default the name of the source.
+        sources: Any number of sources, one table for each, in addition to `prompts.source` or instead of it.
+        policy: The TOML file of a license policy; by default the policy that ships with eyas.
+        production: The file of a log of production requests; eyas selects prompts whose topics and lengths resemble
+            those of the log.
         evalsets: The evaluation sets whose prompts are dropped from training.
         decontaminate: Files with further evaluation prompts to drop.
-        duplicate: The estimated similarity from which two prompts count as duplicates.
+        duplicate: The similarity, from 0 to 1, from which two prompts count as duplicates.
         workers: The number of worker processes; by default one for each core.
         executor: Where the workers run: on this machine, or on a Ray cluster.
-        world: The number of machines that share the work; each reads its index from JOB_COMPLETION_INDEX.
+        world: The number of machines that share the work; each machine reads its index from the environment variable
+            JOB_COMPLETION_INDEX.
     """
 
     source: str | None = None

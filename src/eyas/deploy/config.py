@@ -34,7 +34,7 @@ class VertexConfig:
     Attributes:
         project: The id of the Google Cloud project.
         location: The Google Cloud region.
-        service_account: The account of the container; it needs access to the bucket.
+        service_account: The Google Cloud service account of the container; it needs access to the bucket.
         machine_type: The machine type of a replica.
         accelerator_type: The GPU of a replica, by its name on Vertex AI.
         accelerator_count: The number of GPUs of a replica; 0 uses a CPU.
@@ -44,7 +44,7 @@ class VertexConfig:
         startup_s: The time limit for loading the model, in seconds.
         inference_s: The time limit of an answer in seconds, at most 3600.
         shared_memory_mb: The size of /dev/shm in megabytes, for tensors between processes.
-        api_endpoint: The address of the API; by default that of the location.
+        api_endpoint: The address of the Vertex AI API; by default the address for `deploy.vertex.location`.
     """
 
     project: str | None = None
@@ -85,8 +85,8 @@ class KubernetesConfig:
 
     Attributes:
         namespace: The namespace of every object.
-        service_account: The Kubernetes service account, bound to an account with access to the bucket (Workload
-            Identity).
+        service_account: The Kubernetes service account. It must be bound to a Google Cloud account with access to the
+            bucket (Workload Identity).
         accelerator: The GPU of a pod, by its name on GKE, such as nvidia-l4 or nvidia-h100-80gb.
         accelerator_count: The number of GPUs of a pod; 0 uses a CPU.
         cpu: The number of CPU cores of a pod.
@@ -131,10 +131,11 @@ class DeployConfig:
         image: The engine's image in your registry, with a tag or a digest.
         jobs_image: The image of eyas in your registry, for the data stages.
         name: The name of the endpoint, the Service and the model; by default the name of the recipe.
-        storage: The URL of a bucket; the head is uploaded below it, and a target that is a local directory.
+        storage: The URL of a bucket directory. `eyas deploy` uploads the head to it, and also the target if the target
+            is a local directory.
         target: A hub id or a URL from which the container loads the target; by default target.model.
-        speculation: The tree that `eyas tune` found, as DEPTH,TOP_K,NODES, or "off"; by default eyas uses its own
-            budget and the others 3,1,4.
+        speculation: The draft tree as DEPTH,TOP_K,NODES, such as the tree that `eyas tune` prints, or "off". By default
+            eyas chooses the tree of each round, and SGLang and vLLM use 3,1,4.
         arguments: Further arguments for the engine, such as --tp=4.
     """
 

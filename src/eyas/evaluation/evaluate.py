@@ -44,12 +44,12 @@ class EvalConfig:
     """The recipe keys `eval.*`. Raises UsageError for a value out of range.
 
     Attributes:
-        depth: The levels of the draft tree below its root.
+        depth: The number of levels of the draft tree below its root.
         top_k: The number of nodes expanded in each level, and the number of children scored for each expanded node.
         nodes: The number of nodes that the target verifies in a round, the root included.
-        temperature: The temperature at which the target answers the held-out prompts again before the evaluation. By
-            default, the answers in the features are used.
-        max_tokens: The maximum number of tokens of an answer that `temperature` samples.
+        temperature: The temperature at which the target generates new answers to the held-out prompts, which are then
+            evaluated. By default, the stored answers are evaluated.
+        max_tokens: The maximum number of tokens of a new answer; without `eval.temperature` it has no effect.
         dtype: The dtype in which the head runs.
         batch_tokens: The most tokens of the texts that are evaluated together, padding included.
         seed: The seed of the bootstrap interval and of the sampling of answers.

@@ -153,14 +153,14 @@ class PromptSampler(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics of the sampler."""
-        text = "Outputs with drafted rounds by what was done with their prompts: kept, or why not."
+        text = "Answers with drafted rounds. The label `outcome` is kept if the prompt was stored, else the reason."
         outputs = CounterMetricFamily("eyas_sampled_answers", text, labels=["outcome"])
         for outcome, count in self.outcomes.items():
             outputs.add_metric([outcome], count)
         yield outputs
-        yield GaugeMetricFamily("eyas_sampled_prompts", "Prompts that were stored.", self.num_prompts)
+        yield GaugeMetricFamily("eyas_sampled_prompts", "Number of stored prompts.", self.num_prompts)
         yield GaugeMetricFamily(
-            "eyas_sampled_bytes", "Bytes of the file with the stored prompts.", self._prompts_file.num_bytes
+            "eyas_sampled_bytes", "Size of the file with the stored prompts, in bytes.", self._prompts_file.num_bytes
         )
 
     def close(self) -> None:

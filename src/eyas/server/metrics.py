@@ -95,47 +95,69 @@ def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
     yield GaugeMetricFamily("vllm:num_requests_running", "Requests that run now.", stats.running)
     yield GaugeMetricFamily("vllm:num_requests_waiting", "Requests that wait in the queue now.", stats.waiting)
     used = stats.kv_used / stats.kv_total
-    yield GaugeMetricFamily("vllm:kv_cache_usage_perc", "Share of the KV cache that running requests use.", used)
-    yield CounterMetricFamily("vllm:num_preemptions", "Requests that were preempted.", counters.preemptions)
+    yield GaugeMetricFamily(
+        "vllm:kv_cache_usage_perc", "Share of the KV cache that running requests use, 0 to 1.", used
+    )
+    yield CounterMetricFamily(
+        "vllm:num_preemptions",
+        "Preemptions: a running request gave up its memory and waits again.",
+        counters.preemptions,
+    )
     yield CounterMetricFamily("vllm:prompt_tokens", "Prompt tokens of all requests.", counters.prompt_tokens)
     yield CounterMetricFamily("vllm:generation_tokens", "Output tokens of all requests.", counters.output_tokens)
     yield CounterMetricFamily(
-        "vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.", counters.prompt_tokens
+        "vllm:prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache.", counters.prompt_tokens
     )
-    yield CounterMetricFamily("vllm:prefix_cache_hits", "Prompt tokens found in the cache.", counters.cached_tokens)
-    finished = CounterMetricFamily("vllm:request_success", "Requests by finish reason.", labels=["finished_reason"])
+    yield CounterMetricFamily(
+        "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", counters.cached_tokens
+    )
+    finished = CounterMetricFamily(
+        "vllm:request_success", "Finished requests, by finish reason.", labels=["finished_reason"]
+    )
     yield _by_label(finished, {name: counters.finished.get(reason, 0) for reason, name in FINISH_REASONS.items()})
 
 
 def _speculation_metrics(stats: EngineStats) -> Iterator[Metric]:
     counters = stats.counters
-    yield CounterMetricFamily("vllm:spec_decode_num_drafts", "Draft trees, one per request and round.", counters.drafts)
-    text = "Nodes of the draft trees without their roots."
+    yield CounterMetricFamily(
+        "vllm:spec_decode_num_drafts", "Draft trees: one for each request and round.", counters.drafts
+    )
+    text = "Draft tokens: the nodes of the draft trees without their roots."
     yield CounterMetricFamily("vllm:spec_decode_num_draft_tokens", text, counters.draft_tokens)
-    text = "Accepted nodes, bonus tokens excluded."
+    text = "Accepted draft tokens, bonus tokens excluded."
     yield CounterMetricFamily("vllm:spec_decode_num_accepted_tokens", text, sum(counters.accepted_per_position))
-    text = "Draft trees that were accepted down to depth position + 1."
+    text = "Draft trees of which at least position + 1 draft tokens were accepted."
     name = "vllm:spec_decode_num_accepted_tokens_per_pos"
     positions = {str(position): count for position, count in enumerate(counters.accepted_per_position)}
     yield _by_label(CounterMetricFamily(name, text, labels=["position"]), positions)
-    yield _by_label(GaugeMetricFamily("eyas_arm_info", "The arm of the last round.", labels=["arm"]), {counters.arm: 1})
+    yield _by_label(
+        GaugeMetricFamily(
+            "eyas_arm_info", "Always 1; the label `arm` names the draft tree of the last round, or off.", labels=["arm"]
+        ),
+        {counters.arm: 1},
+    )
     if stats.speedup is not None:
-        text = "Tokens per second over those without speculation, measured on the rounds of this server"
+        text = "Output tokens per second with speculation divided by those without it, from the rounds of this server"
         yield GaugeMetricFamily("eyas_speedup_now", f"{text}.", stats.speedup.value)
         yield GaugeMetricFamily("eyas_speedup_low", f"{text}: lower end of the 95% interval.", stats.speedup.low)
         yield GaugeMetricFamily("eyas_speedup_high", f"{text}: upper end of the 95% interval.", stats.speedup.high)
 
 
 def _canary_metrics(canary: CanaryStatus) -> Iterator[Metric]:
-    rounds = CounterMetricFamily("eyas_head_rounds", "Rounds that drafted, by head.", labels=["head"])
+    rounds = CounterMetricFamily("eyas_head_rounds", "Rounds with drafting, by head.", labels=["head"])
     yield _by_label(rounds, canary.rounds)
-    text = "Tokens of rounds that drafted, bonus tokens included, by head."
+    text = "Output tokens of rounds with drafting, bonus tokens included, by head."
     yield _by_label(CounterMetricFamily("eyas_head_accepted_tokens", text, labels=["head"]), canary.tokens)
-    yield GaugeMetricFamily("eyas_canary_share", "Share of new requests that the canary head drafts for.", canary.share)
-    text = "State of the canary experiment: running, returned to the main head, or promoted."
+    yield GaugeMetricFamily(
+        "eyas_canary_share", "Share of the new requests that use the canary head, 0 to 1.", canary.share
+    )
+    text = "Always 1; the label `state` is running, returned (to the main head) or promoted (the canary head won)."
     yield _by_label(GaugeMetricFamily("eyas_canary_info", text, labels=["state"]), {canary.state: 1})
     if canary.ratio is not None:
-        text, interval = "Tokens per second of canary rounds over those of the main head", canary.ratio.interval
+        text, interval = (
+            "Output tokens per second with the canary head divided by those with the main head",
+            canary.ratio.interval,
+        )
         yield GaugeMetricFamily("eyas_canary_ratio", f"{text}.", canary.ratio.value)
         yield GaugeMetricFamily("eyas_canary_ratio_low", f"{text}: lower end of its interval.", interval.low)
         yield GaugeMetricFamily("eyas_canary_ratio_high", f"{text}: upper end of its interval.", interval.high)

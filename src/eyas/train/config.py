@@ -48,7 +48,7 @@ class TrainConfig:
 
     Attributes:
         steps: The number of unrolled steps K of the training-time test.
-        decay: The base of the loss weights: step k counts decay^k.
+        decay: The base of the loss weights: the loss of unrolled step k, from 0, is multiplied by decay^k.
         epochs: The number of passes over the data.
         updates: The number of optimizer steps, instead of `epochs`.
         batch_tokens: The number of supervised tokens of one update.
@@ -60,19 +60,21 @@ class TrainConfig:
         seed: The seed of the random weights and of the order of the data.
         draft_vocab_size: The number of tokens that the head can draft, at most the target's vocabulary.
         init: The initial weights: "random", or the directory of a head to continue from.
-        lm_head: The initial output rows of draft tokens that `init` does not have: random, or the target's.
+        lm_head: The initial rows of the head's output matrix: random, or the target's rows. Rows of draft tokens that
+            the head `train.init` has are copied from it.
         loss: The loss of a step. soft: the cross-entropy of EAGLE-3. kl: soft minus the target's entropy. lk: minus
             the acceptance probability. lk_log: minus the logarithm of the acceptance probability.
-        dtype: The dtype of forward and backward; master weights and moments are float32.
-        stored_dtype: The dtype of model.safetensors.
+        dtype: The dtype of the forward and backward passes; master weights and optimizer moments are float32.
+        stored_dtype: The dtype of the weights in model.safetensors.
         log_every: The number of updates between two lines of metrics.jsonl.
         checkpoint_every_s: The number of seconds between two checkpoints.
         checkpoint_url: The directory of the checkpoints, any fsspec URL. Requirement: no other run uses it. By default
             the head directory.
-        shard: Divides master weights and moments among the processes.
+        shard: Divides master weights and optimizer moments among the training processes.
         evaluate_every: The number of updates between two evaluations on held-out answers; by default one after each
             epoch.
-        evaluate_answers: The number of held-out answers that are evaluated; with 0 the last weights become the head.
+        evaluate_answers: The number of held-out answers of an evaluation. The weights with the best evaluation become
+            the head; with 0 answers, the last weights become the head.
         patience: The number of evaluations without improvement after which training stops; by default it never stops
             early.
         ema: The factor k of the exponential moving average m = k * m + (1 - k) * weights, computed after each update;

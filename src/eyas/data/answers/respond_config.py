@@ -56,23 +56,25 @@ class RespondConfig:
     answer that repeats itself is tagged and measured separately, so both are kept by default.
 
     Attributes:
-        max_tokens: The maximum number of tokens of one answer, its end-of-turn token included.
+        max_tokens: The maximum number of tokens of one answer, including the end-of-turn token.
         temperature: The sampling temperature; 0 is greedy decoding.
-        top_p: Samples from the likeliest tokens with this total probability; by default from all.
-        top_k: Samples from this many of the likeliest tokens; by default from all.
-        tasks: Other values for the prompts of one task, one table for each task.
-        batch_size: The number of prompts that eyas's engine answers at a time.
+        top_p: Samples from the smallest set of likeliest tokens that has this total probability; by default from all
+            tokens.
+        top_k: Samples from this number of likeliest tokens; by default from all tokens.
+        tasks: Values for the prompts of single tasks, one table for each task.
+        batch_size: The number of prompts that eyas's engine answers at the same time.
         seed: The seed of sampling.
-        part_size: The number of conversations in one output file; a few files are in memory at a time.
-        url: The API of an OpenAI-compatible server that runs the target, such as http://127.0.0.1:8000/v1.
-        model: The name of the target on that server.
+        part_size: The number of conversations in one output file; a larger number needs more memory.
+        url: The URL of an OpenAI-compatible server that runs the target, such as http://127.0.0.1:8000/v1; by default
+            eyas's engine generates the answers.
+        model: The name of the target on the server at `respond.url`.
         api_key_env: The environment variable that holds the server's API key; the key itself is never written.
-        concurrency: The number of requests that the server gets at a time.
+        concurrency: The number of requests that are sent to the server at the same time.
         requests_per_second: The maximum rate of requests to the server; by default there is no limit.
         timeout_s: The time limit of one attempt in seconds, up to the last byte of the answer.
         retries: The number of further attempts after a request has failed.
-        drop_truncated: Drops conversations whose answer was cut at max_tokens.
-        drop_looping: Drops conversations whose answer repeats itself.
+        drop_truncated: Drops conversations whose answer was cut off at max_tokens.
+        drop_looping: Drops conversations whose answer ends in a repeated piece of text.
         drop_private: The kinds of personal data in an answer for which its conversation is dropped.
     """
 

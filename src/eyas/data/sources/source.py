@@ -39,16 +39,16 @@ class SourceConfig:
     """One source of prompts: a table of the recipe's list `prompts.sources`.
 
     Attributes:
-        path: A file, a directory or a pattern, on this machine or at any fsspec URL; or hf:DATASET of the hub, or
-            builtin:SPLIT for prompts that eyas writes itself.
+        path: A file, a directory or a file pattern, on this machine or at an fsspec URL; or hf:DATASET for a dataset of
+            the Hugging Face hub; or builtin:SPLIT for prompts that eyas generates.
         license: The SPDX id of the prompts' license; optional for the hub and for known datasets.
-        license_file: A file with the license text, whose digest is recorded.
-        dataset: The public dataset that the files are a copy of, by its id on the hub.
+        license_file: A file with the license text; eyas records the digest of the text.
+        dataset: The hub id of the public dataset, if the files are a copy of one.
         revision: The full commit of the dataset; required for hf: sources.
         files: A pattern that selects data files inside the dataset; for hf: sources only.
-        name: The name in ids and in the ledger; by default the file names without their endings.
-        task: The tag `task` of the prompts; by default the name of the source.
-        count: The number of conversations to write; for builtin: sources only.
+        name: The name of the source in record ids and in ledger.json; by default the file names without their endings.
+        task: The value of the tag `task` of all prompts of the source; by default the name of the source.
+        count: The number of conversations that a builtin: source generates; for builtin: sources only.
         keep_system: Keeps a leading system message; otherwise only user turns are kept.
     """
 
