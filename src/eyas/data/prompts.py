@@ -1,9 +1,9 @@
-"""`eyas prompts`: reads records, and writes lawful and private prompts with a ledger of all records.
+"""`eyas prompts`: reads records, and writes prompts that may be used, with a ledger of all records.
 
-    sources -> license gate -> shards screened by many workers -> selection -> prompts.jsonl, ledger, card
+    sources -> license gate -> screening of shards by workers -> selection -> prompts.jsonl, ledger, card
 
-The license gate runs before any record is screened. A line that is not JSON is dropped, and the ledger names it. A file
-in which more than one line in twenty is not JSON counts as damaged and is rejected.
+The license gate runs before any record is screened. A line that is not JSON is dropped, and the ledger names it. A
+source is rejected if more than 5% of its lines are not JSON.
 """
 
 import datetime
@@ -58,25 +58,25 @@ POLL_S = 1.0
 
 @dataclass(frozen=True)
 class OpenedPrompts:
-    """Sources that passed the license gate, and the inputs that decide the output."""
+    """The sources that passed the license gate, and the inputs that determine the output."""
 
     sources: tuple[Source, ...]
     decisions: tuple[LicenseDecision, ...]
     gate: LicenseGate
     surrogate_key: bytes
-    detectors_digest: str | None  # None if nothing is screened
+    detectors_digest: str | None  # None if all sources are builtin: sources
     origin: StageInputs
 
 
 def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) -> OpenedPrompts:
-    """Computes the digests of all sources and runs the license gate; writes nothing.
+    """Opens all sources of a recipe, computes their digests and runs the license gate. Writes nothing.
 
     Args:
         config: The recipe keys.
-        acknowledgements: acknowledgements.jsonl of the run.
+        acknowledgements: The file acknowledgements.jsonl of the run; None: there is none.
 
     Raises:
-        InputError: A source is missing, empty, damaged or rejected.
+        InputError: A source is missing, empty or damaged, or the license gate rejects it.
     """
     gate = load_gate(config)
     acknowledged = [] if acknowledgements is None else read_acknowledgements(acknowledgements)
@@ -105,7 +105,7 @@ def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) ->
 
 
 def _require_unique_names(sources: list[Source]) -> None:
-    """Raises InputError if two sources have one name: ids begin with it, so they would collide."""
+    """Raises InputError if two sources have the same name, because the ids of their records would collide."""
     seen: set[str] = set()
     for source in sources:
         names = {source.config.path} if source.config.is_builtin else {file.source_name for file in source.files}
@@ -123,12 +123,15 @@ def load_gate(config: PromptsConfig) -> LicenseGate:
 
 
 def read_claims(config: PromptsConfig) -> list[SourceClaim]:
-    """Returns the claims of all sources of a recipe, for the license gate."""
+    """Returns the license claims of all sources of a recipe, which `LicenseGate` assesses."""
     return [read_claim(open_source(source, index)) for index, source in enumerate(config.all_sources())]
 
 
 def read_claim(source: Source) -> SourceClaim:
-    """Returns all statements on the license of a source, by the recipe and by its card. Raises InputError."""
+    """Returns what the recipe, the card and the license file say about the license of a source.
+
+    Raises InputError if one of the files cannot be read.
+    """
     config, directory = source.config, source.hub_directory
     license_file = config.license_file
     if license_file is None and directory is not None:
@@ -151,9 +154,9 @@ def run(
     acknowledgements: Path | None = None,
     target: Mapping[str, Any] | None = None,
 ) -> Provenance | None:
-    """Writes prompts.jsonl, decisions.jsonl, ledger.json, card.md, croissant.json and provenance.json, last.
+    """Writes prompts.jsonl, decisions.jsonl, ledger.json, card.md and croissant.json.
 
-    Does nothing if they are finished already.
+    Writes provenance.json last, which marks the directory as finished. Does nothing if the directory is finished.
 
     Args:
         config: The recipe keys.
@@ -163,7 +166,7 @@ def run(
         target: The license decision on the target as JSON, for the ledger.
 
     Returns:
-        The provenance; None on a machine that shares the work and leaves the end to another one.
+        The provenance. None if several machines share the work and another machine writes the output.
 
     Raises:
         InputError: A source is missing, empty, rejected or mostly not JSON, or no prompt is left. Nothing is written.
@@ -199,7 +202,7 @@ def run(
 
 
 def write_croissant(out_dir: Path, ledger: Mapping[str, Any]) -> None:
-    """Writes croissant.json beside prompts.jsonl. It holds today's date, so no digest covers it."""
+    """Writes croissant.json beside prompts.jsonl. No digest covers it, because it contains today's date."""
     path = out_dir / PROMPTS_FILE
     file = PromptsFile(path.name, digest_file(path), path.stat().st_size)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -213,7 +216,7 @@ def job_directory(out_dir: Path) -> Path:
 
 
 def _prepare_job(config: PromptsConfig, opened: OpenedPrompts, out_dir: Path) -> ScreeningJob:
-    """Returns the job beside the directory. Keeps the shards of an unfinished run with the same inputs, no others."""
+    """Returns the screening job. Keeps the shards of an unfinished run with the same inputs; removes other shards."""
     directory = job_directory(out_dir)
     forgotten_ids = _read_forgotten_ids(out_dir.with_name(FORGOTTEN_FILE))
     path = directory / ORIGIN_FILE
@@ -229,7 +232,7 @@ def _prepare_job(config: PromptsConfig, opened: OpenedPrompts, out_dir: Path) ->
 
 
 def has_origin(path: Path, origin: str) -> bool:
-    """Returns True if an unfinished run wrote this digest of its inputs to origin.json."""
+    """Returns True if the file origin.json at `path` contains this digest, so that its run had the same inputs."""
     try:
         return json.loads(path.read_bytes()) == {"origin": origin}
     except (OSError, ValueError):
@@ -259,7 +262,7 @@ def _collect_ledgers(job: ScreeningJob) -> list[PromptLedger]:
 
 
 def _require_prompts(source: Source, ledger: PromptLedger) -> None:
-    """Raises InputError if a source has no record, no usable one, or too many lines that are not JSON."""
+    """Raises InputError if a source has no record, no usable record, or too many lines that are not JSON."""
     path = source.config.path
     num_bad = ledger.dropped[NOT_JSON]
     if ledger.came == 0:
@@ -280,7 +283,7 @@ def _require_prompts(source: Source, ledger: PromptLedger) -> None:
 
 
 def _prompt_lines(job: ScreeningJob, selection: Selection, ledgers: list[PromptLedger]) -> Iterator[bytes]:
-    """Yields the lines of prompts.jsonl, and counts them in the ledgers."""
+    """Yields the lines of prompts.jsonl, and counts their records as kept in the ledgers."""
     for number, (source_index, conversation) in enumerate(read_screened(job)):
         if selection.keep_N[number]:
             length = sum(len(message.content) for message in conversation.messages if message.role == "user")
@@ -350,13 +353,13 @@ def _build_ledger_json(
 
 
 def _source_identity(source: Source) -> dict[str, Any]:
-    """Returns the keys of a source that decide its records."""
+    """Returns the keys of a source that determine its records, and the digests of its files."""
     fields = asdict(source.config) | {"digests": sorted(source.digests.items())}
     return {name: value for name, value in fields.items() if name not in ("path", "license_file", "license")}
 
 
 def _print_traffic(traffic: Mapping[str, Any] | None) -> None:
-    """Prints the distance from production of each source and of the selection."""
+    """Prints the distance from production traffic of each source, of all candidates and of the selection."""
     if traffic is None:
         return
     distances = {**traffic["sources"], "all, before": traffic["before"], "selected": traffic["after"]}

@@ -14,7 +14,7 @@ from eyas.privacy.config import PrivacyConfig
 
 @dataclass(frozen=True)
 class PromptsConfig:
-    """The recipe keys `prompts.*`: the sources of prompts, and the rules by which prompts are kept.
+    """The recipe keys `prompts.*`: the sources of prompts, and the rules that select prompts.
 
     Attributes:
         source: A single source of prompts: a file, a directory, a file pattern, hf:DATASET or builtin:SPLIT. For
@@ -73,7 +73,7 @@ class PromptsConfig:
         return (first, *self.sources)
 
     def without_runtime_keys(self) -> "PromptsConfig":
-        """Returns the keys that decide the output: without the paths of files and the keys of workers."""
+        """Returns the configuration with default paths and default workers: only keys that change the output differ."""
         return replace(
             self,
             source=None,
@@ -88,6 +88,6 @@ class PromptsConfig:
         )
 
     def settings(self) -> dict[str, object]:
-        """Returns the rules that drop records, for the ledger. Other keys have entries of their own there."""
+        """Returns the entry `settings` of ledger.json: the keys of the rules that drop records."""
         keys = asdict(self.without_runtime_keys())
         return {name: keys[name] for name in ("privacy", "quality", "evalsets", "duplicate")}

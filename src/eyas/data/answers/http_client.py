@@ -1,10 +1,10 @@
-"""A client that sends chat completion requests to an OpenAI-compatible server and retries attempts that fail.
+"""A client that sends chat completion requests to an OpenAI-compatible server and retries failed attempts.
 
-`RemoteResponder` uses it. The client runs on a thread with an event loop of its own:
+`RemoteResponder` uses it. The client runs an event loop on its own thread:
 
     main thread    submit -> | questions | -> worker 0 .. N-1, one request at a time -> | outcomes | -> next_outcome
 
-While the main thread renders prompts and writes answers, a worker that becomes free finds its next question queued.
+The main thread submits more questions than there are workers, so a free worker never waits for the main thread.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ from eyas.data.answers.openai_protocol import (
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Question, Retried
 
-PROMPT_STATUSES = (400, 413, 422)  # any other 3xx or 4xx concerns the whole run: a wrong key, model or URL
+PROMPT_STATUSES = (400, 413, 422)  # statuses that concern one prompt; other 3xx and 4xx mean a wrong key, model or URL
 IDS_KEY = "return_token_ids"
 
 
 @dataclass(frozen=True)
 class Completed:
-    """A question with the server's reply."""
+    """The outcome of a question that the server answered."""
 
     question: Question
     reply: ChatReply
@@ -54,7 +54,7 @@ class Completed:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A question that the server rejects, while it may accept others."""
+    """The outcome of a question that the server rejects, with its error as `reason`. Other questions may succeed."""
 
     question: Question
     reason: str
@@ -62,9 +62,11 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Failed:
-    """A question without a reply. The run must end with `error`.
+    """The outcome of a question that got no reply, after which the run must end.
 
-    error: None if the question was not sent, because the run ends already.
+    Attributes:
+        question: The question.
+        error: The error to raise; None if the question was not sent because the run was ending already.
     """
 
     question: Question
@@ -75,10 +77,10 @@ Outcome = Completed | Rejected | Failed | Retried
 
 
 class CompletionClient:
-    """A context manager that owns the thread. No outcome contains the key, and only the questions contain prompts."""
+    """A context manager that owns the thread of the client. No outcome and no error contains the API key."""
 
     def __init__(self, config: RespondConfig) -> None:
-        """Reads the API key. Raises InputError if its environment variable is not usable."""
+        """Reads the API key. Raises InputError if the environment variable of the key is missing or invalid."""
         self.config = config
         self._headers = auth_headers(read_api_key(config.api_key_env))
         self._url = f"{(config.url or '').rstrip('/')}{CHAT_PATH}"
@@ -105,7 +107,7 @@ class CompletionClient:
         self._loop.call_soon_threadsafe(self._questions.put_nowait, question)
 
     def next_outcome(self, timeout_s: float | None = None) -> Outcome | None:
-        """Waits for the next outcome. Returns None after the timeout."""
+        """Waits for the next outcome. Returns None after `timeout_s` seconds; None as timeout waits without end."""
         try:
             outcome = self._outcomes.get(timeout=timeout_s)
         except queue.Empty:
@@ -115,7 +117,7 @@ class CompletionClient:
         return outcome
 
     def stop(self) -> None:
-        """Starts no further request or retry; requests in flight may finish."""
+        """Stops the client from starting requests and retries. Requests in flight may finish."""
         self._loop.call_soon_threadsafe(self._stopping.set)
 
     # --- on the thread -----------------------------------------------------------------------------------------------
@@ -139,7 +141,7 @@ class CompletionClient:
             self._outcomes.put(error)
 
     async def _process_questions(self) -> None:
-        """Sends one request at a time. A client for each worker: a shared pool scans all connections each time."""
+        """Sends one request at a time, with an HTTP client of its own: a shared one scans all connections."""
         timeout = httpx.Timeout(self.config.timeout_s, connect=min(CONNECT_TIMEOUT_S, self.config.timeout_s))
         async with httpx.AsyncClient(headers=self._headers, timeout=timeout, verify=self._tls_context) as client:
             while True:
@@ -165,7 +167,7 @@ class CompletionClient:
         self._stopping.set()
         attempts = f"{self.config.retries + 1} attempts"
         problem = f"{self._url} gave no answer to {question.id} in {attempts}; the last: {reason}"
-        fix = "Check the server and run the same command again: answers are kept"
+        fix = "Check the server and run the same command again: finished answers are kept"
         return Failed(question, StageError(problem, fix))
 
     async def _attempt(self, client: httpx.AsyncClient, question: Question) -> Outcome:
@@ -202,7 +204,19 @@ class CompletionClient:
     async def _handle_rejection(
         self, client: httpx.AsyncClient, question: Question, response: httpx.Response, with_ids: bool
     ) -> Outcome:
-        """Returns the outcome of a 3xx or 4xx status. Raises StageError if every question would get the same."""
+        """Returns the outcome of a response with a 3xx or 4xx status.
+
+        Sends the request again without `return_token_ids` if the server rejects that key.
+
+        Args:
+            client: The HTTP client of the worker.
+            question: The question.
+            response: The response.
+            with_ids: The request had the key `return_token_ids`.
+
+        Raises:
+            StageError: The server would reject every question, for example because of a wrong key.
+        """
         is_echo = any(IDS_KEY in text for message in question.messages for text in message_texts(message))
         if with_ids and response.status_code in PROMPT_STATUSES and IDS_KEY in response.text and not is_echo:
             self._with_ids = False  # the server cannot return token ids: the text of answers is rendered instead
@@ -216,7 +230,7 @@ class CompletionClient:
         )
 
     def _check_prompt(self, question: Question, reply: ChatReply) -> None:
-        """Raises StageError if the server renders other prompt tokens than training will."""
+        """Raises StageError if the server's prompt token ids differ from those that training will use."""
         server_ids, target_ids = reply.prompt_ids, question.prompt_ids
         if server_ids is None or server_ids == target_ids:
             return
@@ -235,7 +249,7 @@ class CompletionClient:
         await self._sleep(start_s - now_s)
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleeps, but wakes up when the client stops."""
+        """Sleeps for some seconds, or until `stop` is called."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()

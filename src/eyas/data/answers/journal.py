@@ -1,11 +1,12 @@
-"""Stores answers on disk when they arrive, so that a killed run loses only the requests in flight.
+"""Stores each answer on disk when it arrives, so that a killed run loses only the requests in flight.
 
-part-00000.jsonl            finished: written whole, in the order of the prompts
-part-00001.jsonl.journal    in flight: one line an answer, in the order of arrival; removed when the part is written
-part-00002.jsonl.journal    a few parts are in flight at once, so that the last answers of one part delay nothing
+file                        state
+part-00000.jsonl            finished: conversations in the order of the prompts
+part-00001.jsonl.journal    in progress: one line for each answer, in the order of arrival; removed with the last answer
+part-00002.jsonl.journal    in progress, too: a few parts are open at once, so that a slow answer blocks nothing
 
 A line is passed to the operating system before its answer is used, so a killed process loses no answer. For an answer
-that is dropped for personal data, only the counts are written.
+that is dropped because of personal data, only the number of values is written.
 """
 
 import json
@@ -25,9 +26,12 @@ JOURNAL_SUFFIX = ".journal"
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """An answer as token ids and as the message that the next turn sees. Empty answers are dropped.
+    """An answer that may be used.
 
-    private_counts: values of personal data that the scanner found in it, by kind.
+    Attributes:
+        turn: The token ids of the answer, for training.
+        message: The answer as a message, for the prompt of the next turn.
+        private_counts: The number of values of each kind of personal data that the scanner found in the answer.
     """
 
     turn: Turn
@@ -41,7 +45,7 @@ class KeptAnswer:
 
 @dataclass(frozen=True)
 class WithheldAnswer:
-    """An answer that is dropped for personal data; only the counts are kept."""
+    """An answer that is dropped because of personal data. Only the number of values of each kind is stored."""
 
     private_counts: Mapping[str, int]
 
@@ -51,16 +55,16 @@ class WithheldAnswer:
 
 
 class Journal:
-    """The answers of one part that is not written yet."""
+    """The stored answers of one part that is not finished."""
 
     def __init__(self, part: Path) -> None:
-        """Names the journal of `part`, the file that the answers go to in the end. `open` opens it."""
+        """Computes the path of the journal. part: the path of the finished part. `open` opens the journal."""
         self.path = part.with_name(part.name + JOURNAL_SUFFIX)
         self._answers: dict[tuple[str, int], KeptAnswer | WithheldAnswer] = {}
         self._file: FileIO | None = None
 
     def open(self) -> None:
-        """Opens the file and loads the answers of an earlier run. Raises StorageError if it cannot be written.
+        """Opens the file and loads the answers of an earlier run. Raises StorageError if the file cannot be written.
 
         Truncates the file before the first line that is incomplete or cannot be read.
         """
@@ -78,7 +82,7 @@ class Journal:
         return len(self._answers)
 
     def get(self, conversation_id: str, turn: int) -> KeptAnswer | WithheldAnswer | None:
-        """Returns the answer to a user turn, None if it has not arrived."""
+        """Returns the answer to a user turn, counted from 0; None if it has not arrived."""
         return self._answers.get((conversation_id, turn))
 
     def add(self, conversation_id: str, turn: int, answer: KeptAnswer | WithheldAnswer) -> None:
@@ -109,7 +113,7 @@ class Journal:
 
 
 def _parse_line(line: bytes) -> tuple[tuple[str, int], KeptAnswer | WithheldAnswer] | None:
-    """Returns id and turn with their answer, None for an invalid line."""
+    """Returns (conversation id, turn) and the answer of a journal line; None for an invalid line."""
     if not line.endswith(b"\n"):
         return None
     try:

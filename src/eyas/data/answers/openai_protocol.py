@@ -2,7 +2,7 @@
 
 With `return_token_ids`, eyas and vLLM return `prompt_token_ids` beside the choices and `token_ids` in the choice.
 SGLang returns both in the choice since its pull request 30917 (July 2026), except in streams; older versions ignore the
-key. The ids are those generated, before reasoning and tool calls are split off. Requests do not stream.
+key. The ids include reasoning and tool calls, as the target generated them. Requests do not stream.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,10 @@ CONTENT_FILTER = "content_filter"
 
 
 class FailedAttemptError(Exception):
-    """A request that failed and may succeed later. Its text names the cause and repeats no word of the reply.
+    """A request that failed and may succeed later. Its text names the cause and quotes nothing from the reply.
 
-    wait_s: the server's Retry-After, in seconds.
+    Attributes:
+        wait_s: The seconds to wait before the next attempt, from the server's Retry-After.
     """
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
@@ -31,12 +32,19 @@ class MalformedReplyError(FailedAttemptError):
 
 
 class ContentFilteredError(Exception):
-    """A reply whose answer the server withholds."""
+    """A reply without an answer, because the server's content filter removed it."""
 
 
 @dataclass(frozen=True)
 class ChatReply:
-    """The answer in a server's reply. token_ids, prompt_ids: None if the server does not return them."""
+    """The answer in a server's reply.
+
+    Attributes:
+        message: The answer as a message.
+        finish: "stop" for a complete answer, "length" for one that was cut at max_tokens.
+        token_ids: The token ids of the answer; None if the server does not return them.
+        prompt_ids: The token ids of the prompt; None if the server does not return them.
+    """
 
     message: Message
     finish: Finish
@@ -45,7 +53,14 @@ class ChatReply:
 
 
 def build_request(question: Question, model: str, seed: int, with_ids: bool) -> dict[str, Any]:
-    """Returns the body of POST /chat/completions. with_ids: request token ids."""
+    """Returns the body of a POST /chat/completions request.
+
+    Args:
+        question: The question.
+        model: The name of the target on the server.
+        seed: The seed of sampling, from the recipe.
+        with_ids: Requests the token ids of prompt and answer.
+    """
     decoding = question.decoding
     body: dict[str, Any] = {
         "model": model,
@@ -75,11 +90,11 @@ def message_texts(message: Message) -> list[str]:
 
 
 def parse_reply(value: Any, max_tokens: int) -> ChatReply:
-    """Returns the first choice of a reply.
+    """Parses the first choice of a reply. value: the reply as JSON.
 
     Raises:
         MalformedReplyError: The reply does not follow the protocol, or the answer is longer than max_tokens.
-        ContentFilteredError: The server withholds the answer.
+        ContentFilteredError: The server's content filter removed the answer.
     """
     choices = _require_list(_require_object(value, "the reply").get("choices"), "choices")
     if not choices:

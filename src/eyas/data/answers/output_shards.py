@@ -1,4 +1,4 @@
-"""Turns the prompts into a queue of questions, and their answers into files. A few parts (shards) are open at once.
+"""Turns prompts into a queue of questions, and answers into files. A few files (shards, parts) are open at once.
 
     part 0  . . # #      . answered   # in flight   _ not started
     part 1  . # # _      the next question may come from the next part while the last answers of this one are missing,
@@ -30,7 +30,7 @@ from eyas.data.ledger.ledger import EMPTY, LOOPING, PRIVATE, TOO_LONG, TRUNCATED
 from eyas.data.select.quality import is_looping_answer
 
 DEFAULT_LANGUAGE = "en"  # of a prompt without that tag
-SPARE_SHARDS = 3  # open besides those that the requests in flight fill: a slow answer may lag so far behind
+SPARE_SHARDS = 3  # shards that may be open besides those that the requests in flight need: room for slow answers
 
 
 def count_answers(prompt: Conversation) -> int:
@@ -54,7 +54,7 @@ class ConversationState:
         return count_answers(self.prompt) - len(self.turns) if self.drop_reason is None else 0
 
     def next_question(self, tokenizer: PreTrainedTokenizerBase, config: RespondConfig) -> Question:
-        """Adds the next user turn and returns the question."""
+        """Adds the next user turn of the prompt to the messages, and returns the question for its answer."""
         num_used = len(self.messages) - len(self.turns)  # messages of the prompt
         has_system = not num_used and self.prompt.messages[0].role == "system"
         self.messages += self.prompt.messages[num_used : num_used + 1 + has_system]
@@ -78,7 +78,7 @@ class ConversationState:
             self.drop_reason = TRUNCATED
 
     def to_conversation(self) -> Conversation:
-        """Returns the answered conversation, with a tag if an answer loops."""
+        """Returns the answered conversation, with the tag `looping` if an answer ends in a loop."""
         tags = dict(self.prompt.tags)
         if any(is_looping_answer(turn.token_ids) for turn in self.turns):
             tags[LOOPING] = "true"
@@ -89,14 +89,19 @@ class OutputShard:
     """The conversations of one output file, and their journal."""
 
     def __init__(self, path: Path, prompts: list[Conversation]) -> None:
-        """Prepares the shard. `ShardWriter` opens its journal."""
+        """Prepares the shard; `ShardWriter` opens its journal.
+
+        Args:
+            path: The output file.
+            prompts: The prompts of the shard.
+        """
         self.path = path
         self.conversations = [ConversationState(prompt) for prompt in prompts]
         self.num_unfinished = len(self.conversations)
         self.journal = Journal(path)
 
     def write(self) -> None:
-        """Writes the ledger, then the file; the journal is not needed any more."""
+        """Writes the ledger of the shard, then its conversations. Afterwards the journal can be removed."""
         ledger = AnswerLedger()
         lines: list[bytes] = []
         for state in self.conversations:
@@ -123,15 +128,15 @@ class ShardWriter:
         scan: AnswerScanner | None,
         bar: Progress,
     ) -> None:
-        """Prepares the queue; shards are opened when their questions are asked.
+        """Prepares the queue. A shard is opened when its first question is needed.
 
         Args:
             prompts: The file of prompts.
             paths: The output files, in order.
             config: The recipe keys.
             responder: Answers the questions.
-            scan: Scans the answers.
-            bar: Also counts the answers that an earlier run stored or that are not needed.
+            scan: Scans the answers for personal data; None does not scan.
+            bar: The progress bar. It also counts answers that an earlier run stored and answers that are not needed.
         """
         self._shards_to_open = self._read_shards(prompts, paths, config.part_size)
         self._config = config
@@ -167,7 +172,7 @@ class ShardWriter:
                 return None
 
     def add(self, event: Answered | Refused) -> None:
-        """Adds an answer, or drops the conversation of a question that gets none."""
+        """Stores an answer, or drops the conversation if its question was refused."""
         shard, state = self._in_flight.pop(event.id)
         if isinstance(event, Refused):
             self._drop(state, event.reason)
@@ -211,7 +216,7 @@ class ShardWriter:
         return False
 
     def _build_question(self, shard: OutputShard, state: ConversationState) -> Question | None:
-        """Returns the next question of a conversation that the journal does not answer; None if it has ended."""
+        """Returns the next question of a conversation without an answer in the journal; None if there is none."""
         while state.num_unanswered:
             try:
                 question = state.next_question(self._responder.tokenizer, self._config)
@@ -244,7 +249,7 @@ class ShardWriter:
         return KeptAnswer(Turn(token_ids, (True,) * len(token_ids), event.finish, event.ids_source), message, counts)
 
     def _decode_message(self, token_ids: tuple[int, ...], finish: Finish) -> Message:
-        """Returns the text of ids without special tokens, like a server: otherwise an answer could open a turn."""
+        """Returns the answer's text as a message, without special tokens, so that it cannot start another turn."""
         text = self._responder.tokenizer.decode(
             list(token_ids[:-1] if finish == "stop" else token_ids),
             skip_special_tokens=True,
@@ -263,7 +268,7 @@ class ShardWriter:
         state.drop_reason = reason
 
     def _finish(self, shard: OutputShard) -> None:
-        """Counts a conversation as ended, and writes the shard with the last one."""
+        """Counts one conversation of the shard as ended. After the last conversation, writes the shard."""
         shard.num_unfinished -= 1
         if shard.num_unfinished == 0:
             shard.write()

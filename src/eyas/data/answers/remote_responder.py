@@ -1,7 +1,7 @@
-"""Answers of the target from an OpenAI-compatible server (eyas, vLLM, SGLang and others), for `respond.url`.
+"""Gets the target's answers from the OpenAI-compatible server at `respond.url` (eyas, vLLM, SGLang and others).
 
-No answer is paid for twice: when the run must end, requests in flight may finish, and their answers are yielded before
-the error is raised.
+If an error ends the run, requests in flight may finish first. Their answers are yielded before the error is raised, so
+that the next run does not request them again.
 """
 
 import time
@@ -27,18 +27,20 @@ MAX_REJECTED, MAX_REJECTED_SHARE = 3, 0.05
 class RemoteResponder:
     """An `AnswerFunction` that sends the questions to `respond.url`.
 
-    tokenizer: the target's own. It renders answers that come without token ids.
+    Attributes:
+        config: The recipe keys.
+        tokenizer: The target's tokenizer. It renders answers that come without token ids.
     """
 
     config: RespondConfig
     tokenizer: PreTrainedTokenizerBase
 
     def __call__(self, questions: QuestionQueue) -> Generator[ResponderEvent, None, None]:
-        """Yields the events of all questions.
+        """Sends all questions, and yields an event for each answer, refusal and retry.
 
         Raises:
             InputError: The API key is not set.
-            StageError: The server gives no usable answers.
+            StageError: The server fails, rejects too many questions, or its answers cannot be used for training.
         """
         with CompletionClient(self.config) as client:
             yield from _RemoteRun(self, client, questions).events()
@@ -46,7 +48,7 @@ class RemoteResponder:
 
 @dataclass
 class _RemoteRun:
-    """One run: the counts of open, answered and rejected questions, and the error that ends it."""
+    """One run of `RemoteResponder`, with the counts of its questions and the error that ends it."""
 
     remote: RemoteResponder
     client: CompletionClient
@@ -81,7 +83,7 @@ class _RemoteRun:
             raise self.error
 
     def _submit_questions(self) -> None:
-        """Submits questions until a few more are open than can be in flight."""
+        """Submits questions until twice as many are open as requests can be in flight."""
         while self.error is None and self.num_open < QUESTIONS_PER_REQUEST * self.remote.config.concurrency:
             question = self.questions.next()
             if question is None:
@@ -104,7 +106,7 @@ class _RemoteRun:
             self._end(StageError(problem, fix))
 
     def _to_event(self, completed: Completed) -> Answered | Refused | None:
-        """Returns the answer with its token ids; None if training cannot use it and the run ends."""
+        """Returns the answer with its token ids. Returns None, and ends the run, if the answer cannot be tokenized."""
         question, reply = completed.question, completed.reply
         self.num_answered += 1
         if reply.token_ids is not None:

@@ -1,10 +1,10 @@
-"""`eyas respond`: the target answers the prompts, turn by turn, batched and resumable. Token ids are kept as generated.
+"""`eyas respond`: generates the target's answers to the prompts, turn by turn, and stores their token ids.
 
-    user 1 -> answer 1 -> user 2 -> answer 2       each user turn sees the answers before it, as text, like on a server
+    user 1 -> answer 1 -> user 2 -> answer 2       the prompt of answer 2 contains answer 1 as text, like on a server
 
-The target runs on eyas's own engine or on any OpenAI-compatible server (`remote_responder.py`). Prompts are written in
-parts of fixed size: a part is finished, or absent with a journal beside it. After a kill, the same command finishes
-with each id answered once, in the order of the prompts.
+The target runs on eyas's engine or on any OpenAI-compatible server (`remote_responder.py`). The output is split into
+parts of fixed size. Until a part is finished, its answers are in a journal (`journal.py`). If a run is killed, the same
+command continues it: stored answers are not generated again, and the output has the order of the prompts.
 """
 
 import contextlib
@@ -60,7 +60,14 @@ class _Throughput:
 def build_origin(
     config: RespondConfig, prompts_digest: str, responder: Responder, scan: AnswerScanner | None = None
 ) -> StageInputs:
-    """Returns the inputs that decide the answers. The address of a server is not one of them, but its model is."""
+    """Returns the inputs that determine the answers. A server's model name is one of them, its address is not.
+
+    Args:
+        config: The recipe keys.
+        prompts_digest: The digest of the prompts directory.
+        responder: The target.
+        scan: The scanner for personal data; None if answers are not scanned.
+    """
     identity = config.output_affecting_keys() | {
         "target_dtype": responder.target_dtype,
         "scan": None if scan is None else scan.digest,
@@ -82,10 +89,10 @@ def run(
     progress: bool = True,
     scan: AnswerScanner | None = None,
 ) -> Provenance:
-    """Writes part-*.jsonl, ledger.json, origin.json and provenance.json. Does nothing if they are finished already.
+    """Writes part-*.jsonl, ledger.json, origin.json and provenance.json. Does nothing if the directory is finished.
 
-    Conversations are dropped and counted if prompt and full answer exceed max_positions, if an answer is empty, and by
-    the rules of the recipe and of the scanner.
+    A conversation is dropped if its prompt and a full answer exceed the target's positions, if an answer is empty, or
+    by the recipe keys `respond.drop_*`. The ledger counts the dropped conversations.
 
     Args:
         config: The recipe keys.
@@ -93,12 +100,11 @@ def run(
         out_dir: The directory of the stage.
         responder: The target.
         progress: Shows a progress bar.
-        scan: Scans the answers for personal data.
+        scan: Scans the answers for personal data; None does not scan.
 
     Raises:
         InputError: The prompts are damaged, or no conversation is left.
-        StageError: The disk is full, or a server gives no answers. Finished answers are kept, and the same call
-            continues after them.
+        StageError: The disk is full, or the server fails. Finished answers stay on disk; the same call continues.
     """
     started_s = time.time()
     require_finished(prompts_dir, PROMPTS_STAGE)
@@ -135,7 +141,7 @@ def run(
 
 
 def _require_conversations(ledger: dict[str, Any], config: RespondConfig, out_dir: Path, responder: Responder) -> None:
-    """Raises InputError if no conversation is left."""
+    """Raises InputError if all conversations were dropped."""
     if ledger["conversations"]:
         return
     dropped = {reason: entry["count"] for reason, entry in ledger["dropped"].items() if entry["count"]}
@@ -153,7 +159,7 @@ def _require_conversations(ledger: dict[str, Any], config: RespondConfig, out_di
 
 
 def _prepare_directory(out_dir: Path, origin: StageInputs, parts: Sequence[Path]) -> None:
-    """Keeps the answers of an unfinished run with the same inputs, and removes all others."""
+    """Prepares the output directory. Keeps the answers of an unfinished run with the same inputs; else removes them."""
     digest = digest_json(asdict(origin))
     path = out_dir / ORIGIN_FILE
     # ledger.json is written after all parts, and then their own ledgers are removed: a part that is missing was lost.
@@ -166,7 +172,7 @@ def _prepare_directory(out_dir: Path, origin: StageInputs, parts: Sequence[Path]
 
 
 def clear_output(out_dir: Path) -> None:
-    """Removes the files of this stage, provenance first, and no others."""
+    """Removes the files that `eyas respond` writes, provenance.json first. Other files stay."""
     mark_unfinished(out_dir)
     patterns = ("part-*.jsonl", f"part-*.jsonl{JOURNAL_SUFFIX}", f"part-*.jsonl{TALLY_SUFFIX}")
     parts = [path for pattern in patterns for path in out_dir.glob(pattern)]
@@ -181,11 +187,11 @@ def _count_answers(path: Path) -> list[int]:
     num_answers: list[int] = []
     for prompt in read_conversations(path):
         if prompt.id in seen:
-            raise InputError(f"{path} holds the id {prompt.id} more than once", "Run `eyas prompts` again")
+            raise InputError(f"{path} has the id {prompt.id} more than once", "Run `eyas prompts` again")
         seen.add(prompt.id)
         num_answers.append(count_answers(prompt))
         if any(message.role == "assistant" for message in prompt.messages) or not num_answers[-1]:
-            raise InputError(f"{prompt.id} in {path} is not made of user turns", "Run `eyas prompts` again")
+            raise InputError(f"{prompt.id} in {path} has answers or no user turn", "Run `eyas prompts` again")
     if not num_answers:
         raise InputError(f"{path} holds no prompt", "Run `eyas prompts` again")
     return num_answers

@@ -10,12 +10,12 @@ from eyas.base.openai_http import parse_api_url
 from eyas.privacy.span import DROPPED_BY_DEFAULT, EntityKind
 
 RUNTIME_KEYS = ("url", "api_key_env", "concurrency", "requests_per_second", "timeout_s", "retries")
-"""Keys that change no answer: another server of the same model continues where the last one stopped."""
+"""Keys that change no answer. A run can continue with other values, for example on another server."""
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """Sampling of one answer. top_p and top_k None: all tokens."""
+    """The sampling parameters of one answer. top_p=None and top_k=None sample from all tokens."""
 
     max_tokens: int  # of one answer, with its end-of-turn token
     temperature: float
@@ -23,7 +23,7 @@ class Decoding:
     top_k: int | None
 
     def check(self, where: str) -> None:
-        """Raises UsageError that names the recipe key in the table `where`."""
+        """Raises UsageError for a value out of range. where: the recipe table, for example "respond.tasks.math"."""
         require_range(f"{where}.max_tokens", self.max_tokens, 1)
         require_range(f"{where}.temperature", self.temperature, 0)
         require_range(f"{where}.top_p", self.top_p, 0, 1, exclude_low=True)
@@ -32,7 +32,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class TaskDecoding:
-    """The recipe keys `respond.tasks.TASK.*`: other values for the prompts with that tag `task`.
+    """The recipe keys `respond.tasks.TASK.*`: sampling parameters for the prompts whose tag `task` is TASK.
 
     Attributes:
         max_tokens: Overrides respond.max_tokens for this task.
@@ -51,9 +51,9 @@ class TaskDecoding:
 class RespondConfig:
     """The recipe keys `respond.*`.
 
-    Without `url` the target answers in eyas's own engine, with it an OpenAI-compatible server does. A conversation with
-    an empty answer is always dropped. An answer that was cut at max_tokens is good training data up to its cut, and an
-    answer that repeats itself is tagged and measured separately, so both are kept by default.
+    If `url` is set, an OpenAI-compatible server generates the answers; otherwise eyas's own engine does. A conversation
+    with an empty answer is always dropped. By default, two other kinds of answers are kept: answers that were cut at
+    max_tokens, because they are good training data, and answers that repeat themselves, which get the tag `looping`.
 
     Attributes:
         max_tokens: The maximum number of tokens of one answer, including the end-of-turn token.
@@ -109,14 +109,14 @@ class RespondConfig:
         self._check_server()
 
     def decoding_for(self, task: str | None) -> Decoding:
-        """Returns the sampling of answers to prompts of a task."""
+        """Returns the sampling parameters for the prompts of a task; None: for prompts without a task."""
         own = self.tasks.get(task or "", TaskDecoding())
         default = Decoding(self.max_tokens, self.temperature, self.top_p, self.top_k)
         changed = {name: value for name, value in asdict(own).items() if value is not None}
         return Decoding(**(asdict(default) | changed))
 
     def output_affecting_keys(self) -> dict[str, Any]:
-        """Returns the keys that change answers or files, and whether a server answers."""
+        """Returns the keys that change the answers or the output files, and the key "server": True if `url` is set."""
         unused = () if self.url is None else ("batch_size",)
         keys = {name: value for name, value in asdict(self).items() if name not in (*RUNTIME_KEYS, *unused)}
         return keys | {"server": self.url is not None}

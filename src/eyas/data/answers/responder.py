@@ -1,4 +1,4 @@
-"""The interface between `eyas respond` and the model: it pulls questions from a queue and yields answers in any order.
+"""The interface between `eyas respond` and the model, which takes questions from a queue and yields answers.
 
 `engine_responder.EngineResponder` and `remote_responder.RemoteResponder` implement it.
 """
@@ -16,10 +16,14 @@ from eyas.data.answers.respond_config import Decoding
 
 @dataclass(frozen=True)
 class Question:
-    """A conversation up to the answer that is wanted.
+    """A conversation that ends with a user turn, which the target should answer.
 
-    id: permanent ("gsm8k-train:17/0": conversation/turn). It seeds sampling, so an answer does not depend on the other
-    questions in flight. prompt_ids: the messages after the target's chat template.
+    Attributes:
+        id: CONVERSATION/TURN, for example "gsm8k-train:17/0". It seeds the sampling, so that an answer does not depend
+            on the other questions in flight.
+        messages: The messages of the conversation.
+        prompt_ids: The token ids of the messages, rendered with the target's chat template.
+        decoding: The sampling parameters.
     """
 
     id: str
@@ -29,10 +33,10 @@ class Question:
 
 
 class QuestionQueue(Protocol):
-    """The queue of questions that are not asked yet, in order."""
+    """The queue of questions that still need an answer."""
 
     def next(self) -> Question | None:
-        """Returns the next question. None: no question is ready, but a later answer may add the next turn."""
+        """Returns the next question, or None if none is ready now. After an answer, there may be one again."""
         ...
 
 
@@ -40,9 +44,12 @@ class QuestionQueue(Protocol):
 class Answered:
     """The answer to a question.
 
-    token_ids: the generated ids, with the end-of-turn token if finish is "stop". message: the answer split into
-    content, reasoning and tool calls by a server; None to use the text of the ids. ids_source: "rendered" if the server
-    sent no ids and eyas tokenized the message.
+    Attributes:
+        id: The id of the question.
+        token_ids: The generated token ids, with the end-of-turn token if `finish` is "stop".
+        finish: "stop" for a complete answer, "length" for one that was cut at max_tokens.
+        message: The answer as a server split it into content, reasoning and tool calls; None: decode `token_ids`.
+        ids_source: "generated"; or "rendered" if the server sent no ids and eyas tokenized the message.
     """
 
     id: str
@@ -54,7 +61,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Refused:
-    """A question without a usable answer. Its conversation is dropped; `reason` says why."""
+    """A question without a usable answer. Its conversation is dropped, and the ledger counts it under `reason`."""
 
     id: str
     reason: str
@@ -62,7 +69,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Retried:
-    """A failed attempt that is repeated. reason: a few words for the progress line."""
+    """A failed request that is sent again. reason: a few words for the progress line."""
 
     reason: str
 
@@ -71,19 +78,20 @@ ResponderEvent = Answered | Refused | Retried
 
 
 class AnswerFunction(Protocol):
-    """A function that answers every question, and ends when none is left and none is in flight.
+    """A function that answers all questions of a queue.
 
-    It takes the next question only between two events, after the caller has processed them. It raises StageError if it
-    cannot continue; all finished answers have been yielded then.
+    It returns when the queue gives no question and no request is in flight. It may call `QuestionQueue.next` only after
+    the caller has processed the last yielded event. If it cannot continue, it yields all finished answers and then
+    raises StageError.
     """
 
     def __call__(self, questions: QuestionQueue) -> Generator[ResponderEvent, None, None]:
-        """Yields the events of all questions."""
+        """Answers all questions, and yields an event for each answer, refusal and retry."""
         ...
 
 
 class AnswerScanner(Protocol):
-    """A scanner for personal data and secrets in answers. It returns counts by kind for each text, never a value."""
+    """A scanner for personal data and secrets in answers. It returns the number of values, never a value."""
 
     @property
     def digest(self) -> str:
@@ -91,21 +99,21 @@ class AnswerScanner(Protocol):
         ...
 
     def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]:
-        """Returns the counts of found values for each text, by kind."""
+        """Returns the number of values of each kind in each text. languages: of each text (ISO 639-1)."""
         ...
 
 
 @dataclass(frozen=True)
 class Responder:
-    """The target that answers in `eyas respond`: its answer function, tokenizer and digests."""
+    """The target as `eyas respond` uses it: its answer function, tokenizer and digests."""
 
     answer: AnswerFunction
     tokenizer: PreTrainedTokenizerBase
-    max_positions: int  # of prompt and answer together
+    max_positions: int  # the maximum number of tokens of prompt and answer together
     target_digest: str
     tokenizer_digest: str
     template_digest: str
-    target_dtype: str | None = None  # decides near ties, and with them answers; None: a server's, which is unknown
+    target_dtype: str | None = None  # decides near ties between tokens; None: unknown, on a server
 
 
 def derive_seed(seed: int, name: str) -> int:

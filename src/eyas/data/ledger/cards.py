@@ -1,7 +1,7 @@
-"""Renders ledger.json: card.md for reviewers, croissant.json for machines, and the data section of a head's card.
+"""Renders ledger.json as card.md (for reviewers), as croissant.json (for programs), and as a section of a head's card.
 
-Cards hold counts, names and decisions, never a record's content. The templates are in templates/. Equal ledgers give
-equal bytes.
+The results contain counts, names and decisions, never the text of a record. The templates are in templates/. Equal
+ledgers give equal files.
 """
 
 import itertools
@@ -18,9 +18,9 @@ from markupsafe import Markup
 from eyas.base.storage import to_json
 
 BAR_WIDTH = 30  # characters
-MAX_ROWS = 50  # of one table; the ledger has them all
+MAX_ROWS = 50  # of one table; ledger.json has all rows
 DISCLAIMER = "eyas records what cards, files and recipes state, and applies a policy to it. This is no legal advice."
-# Names come from others: nothing in them may end a table cell, begin a line or open a tag.
+# Names are untrusted: escaped, they cannot end a table cell, begin a line or open a tag.
 ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "`": "&#96;", "](": "]&#40;"}
 
 
@@ -34,7 +34,7 @@ class PromptsFile:
 
 
 def render_card(ledger: Mapping[str, Any]) -> str:
-    """Returns card.md: Markdown with the YAML front matter of a dataset card. ledger: ledger.json, schema 2."""
+    """Renders card.md: Markdown with the YAML front matter of a dataset card. ledger: ledger.json, schema 2."""
     sources = ledger["sources"]
     edges, counts = ledger["lengths"]["edges"], ledger["lengths"]["counts"]
     bounds = [f"{low} to {high - 1}" for low, high in itertools.pairwise(edges)]
@@ -57,7 +57,7 @@ def render_card(ledger: Mapping[str, Any]) -> str:
 
 
 def render_data_section(ledger: Mapping[str, Any], target: Mapping[str, Any]) -> str:
-    """Returns the section on data and licenses of a head's card.
+    """Renders the section on data and licenses in the card of a trained head, as Markdown.
 
     Args:
         ledger: ledger.json, schema 2.
@@ -72,11 +72,11 @@ def render_data_section(ledger: Mapping[str, Any], target: Mapping[str, Any]) ->
 def render_croissant(
     ledger: Mapping[str, Any], file: PromptsFile, name: str, creator: str, date_published: str
 ) -> bytes:
-    """Returns croissant.json.
+    """Renders croissant.json, which describes a dataset in the Croissant format.
 
     Args:
         ledger: ledger.json.
-        file: The file that it describes.
+        file: The file of prompts.
         name: The name of the dataset.
         creator: The organization that publishes it.
         date_published: YYYY-MM-DD.
@@ -100,7 +100,7 @@ def render_croissant(
 
 
 def list_licenses(ledger: Mapping[str, Any]) -> list[str]:
-    """Returns the licenses of all sources: URLs for SPDX ids; expressions with OR and LicenseRef-* as they are."""
+    """Returns the licenses of all sources: SPDX ids as URLs, OR expressions and LicenseRef-* unchanged."""
     found: dict[str, None] = {}
     for source in ledger["sources"]:
         spdx = source["licence"]["spdx"]
@@ -114,7 +114,7 @@ def list_licenses(ledger: Mapping[str, Any]) -> list[str]:
 
 
 def _front_matter(ledger: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys of the hub's dataset cards; every value is JSON, which YAML reads."""
+    """Returns the front matter of card.md, with the keys that the Hugging Face hub reads on dataset cards."""
     licenses = list(dict.fromkeys(source["licence"]["spdx"] for source in ledger["sources"]))
     if len(licenses) == 1 and "LicenseRef-" not in licenses[0] and " " not in licenses[0]:
         stated = {"license": licenses[0].lower()}
@@ -132,7 +132,7 @@ def _front_matter(ledger: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bars(counts: Mapping[str, int]) -> list[tuple[str, int, str, str]]:
-    """Returns (name, count, share, bar) of each count. A bar's length is relative to the largest count, rounded up."""
+    """Returns the rows of a bar chart: (name, count, share, bar). The bar of the largest count has 30 characters."""
     largest, total = max(counts.values(), default=0) or 1, sum(counts.values()) or 1
     return [
         (name, count, f"{count / total:.1%}", "█" * -(-BAR_WIDTH * count // largest)) for name, count in counts.items()
@@ -140,7 +140,7 @@ def _bars(counts: Mapping[str, int]) -> list[tuple[str, int, str, str]]:
 
 
 def _flatten(value: Mapping[str, Any], parent: str = "") -> dict[str, str]:
-    """Returns nested settings as dotted names with JSON values."""
+    """Flattens nested settings: {"quality": {"min_chars": 3}} -> {"quality.min_chars": "3"}. parent: name before it."""
     flat: dict[str, str] = {}
     for name, inner in value.items():
         dotted = f"{parent}.{name}" if parent else name
@@ -152,7 +152,7 @@ def _flatten(value: Mapping[str, Any], parent: str = "") -> dict[str, str]:
 
 
 def _collect_duties(decisions: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Returns each duty with the names that it comes from."""
+    """Returns each license duty with the names of the sources and targets that require it."""
     duties: dict[str, dict[str, None]] = {}
     for each in decisions:
         for duty in each["duties"]:
@@ -175,7 +175,7 @@ def _render(template: str, ledger: Mapping[str, Any], **values: Any) -> str:
 
 
 def _environment() -> jinja2.Environment:
-    """Returns a jinja environment that escapes values for table cells, except Markup, which is Markdown already."""
+    """Returns a jinja environment that escapes all values for Markdown tables, except values of type Markup."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("eyas.data.ledger"),
         autoescape=True,

@@ -1,6 +1,6 @@
 """The ledgers of prompts and answers: how many records were read, kept and dropped, and why.
 
-A ledger holds file names, line numbers, ids and counts, never a record's content.
+A ledger contains file names, line numbers, ids and counts, never the text of a record.
 """
 
 import json
@@ -15,20 +15,20 @@ from eyas.base.errors import InputError
 from eyas.base.storage import write_json_atomic
 from eyas.chat.conversation import Conversation
 
-MAX_EXAMPLES = 20  # named for each reason; more would make the ledger a second dataset
+MAX_EXAMPLES = 20  # dropped records that the ledger names for each reason
 LENGTH_EDGES = (0, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)
-"""Characters of the user turns."""
+"""Lower ends of the histogram's bins, in characters of all user turns."""
 
 
 @dataclass
 class _Ledger:
-    """Base of both ledgers: reasons to drop a record with their counts and first examples."""
+    """The base class of both ledgers: the number and the first examples of dropped records, by reason."""
 
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)  # reason -> "<file name>:<line>" or ids of prompts
 
     def count_dropped(self, reason: str, example: str) -> None:
-        """Counts one record as dropped."""
+        """Counts one record as dropped. example: its id, or "FILE:LINE"."""
         self.dropped[reason] += 1
         examples = self.examples.setdefault(reason, [])
         if len(examples) < MAX_EXAMPLES:
@@ -46,12 +46,12 @@ class _Ledger:
             examples += more[: MAX_EXAMPLES - len(examples)]
 
     def write(self, path: Path) -> None:
-        """Writes all fields to the file of a shard."""
+        """Writes all fields of the ledger to a JSON file."""
         write_json_atomic(path, vars(self))
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads the file of a shard. Raises InputError if it is missing or damaged."""
+        """Reads a ledger that `write` wrote. Raises InputError if the file is missing or damaged."""
         ledger = cls()
         try:
             fields = json.loads(path.read_bytes())
@@ -67,24 +67,36 @@ class _Ledger:
 class PromptLedger(_Ledger):
     """Counts of prompts in one shard, of one source or of all sources.
 
-    Always came == kept + everything dropped + over_limit (see `check`).
+    `check` asserts that came == kept + over_limit + all dropped records.
+
+    Attributes:
+        came: Records that were read.
+        kept: Records that were selected.
+        over_limit: Records that no rule dropped, but that were not selected.
+        answers_thrown_away: Assistant turns in the records; eyas does not use them.
+        shapes: Records by format.
+        replaced: Values of personal data that were replaced, by kind, in all screened records.
+        refused: Records that were dropped because of personal data, by kind.
+        contamination: Records that share text with an evaluation set, by set.
+        languages: Kept records by main language.
+        tasks: Kept records by the tag `task`.
+        lengths: Kept records by length: the index in LENGTH_EDGES, as text, because JSON keys are texts.
     """
 
-    came: int = 0  # records read
+    came: int = 0
     kept: int = 0
-    over_limit: int = 0  # good records that were not selected
+    over_limit: int = 0
     answers_thrown_away: int = 0
     shapes: Counter[str] = field(default_factory=Counter)
-    # By kind of entity, for all screened records, also those that are not selected:
-    replaced: Counter[str] = field(default_factory=Counter)  # values
-    refused: Counter[str] = field(default_factory=Counter)  # records that were dropped for it
+    replaced: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
     contamination: Counter[str] = field(default_factory=Counter)
-    languages: Counter[str] = field(default_factory=Counter)  # of the kept records, like tasks and lengths
+    languages: Counter[str] = field(default_factory=Counter)
     tasks: Counter[str] = field(default_factory=Counter)
-    lengths: Counter[str] = field(default_factory=Counter)  # by index in LENGTH_EDGES, as text like all keys of JSON
+    lengths: Counter[str] = field(default_factory=Counter)
 
     def count_kept(self, length: int, tags: Mapping[str, str]) -> None:
-        """Counts one record as kept. length: characters."""
+        """Counts one record as kept. length: the characters of its user turns. tags: its tags `task` and `language`."""
         self.kept += 1
         self.tasks[tags.get("task", "none")] += 1
         self.languages[tags.get("language", "unknown")] += 1
@@ -99,7 +111,7 @@ class PromptLedger(_Ledger):
         return ", ".join(f"{reason} {count}" for reason, count in sorted(self.dropped.items())) or "nothing dropped"
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the entry of ledger.json, for one source or for all."""
+        """Returns the counts as they stand in ledger.json."""
         kinds = sorted({*self.replaced, *self.refused})
         return {
             "came": self.came,
@@ -135,7 +147,17 @@ TALLY_SUFFIX = ".tally"
 
 @dataclass
 class AnswerLedger(_Ledger):
-    """Counts of the conversations in one shard of answers, or in all shards."""
+    """Counts of the conversations in one shard of answers, or in all shards.
+
+    Attributes:
+        conversations: Conversations that were written.
+        tokens: Answer tokens in them.
+        looping: Written conversations with the tag `looping`.
+        rendered: Answers whose token ids eyas computed, because the server sent none.
+        finish: Answers by their end: "stop" or "length".
+        tasks: Written conversations by the tag `task`.
+        private: Values of personal data that the scanner found, by kind, in written and dropped conversations.
+    """
 
     conversations: int = 0
     tokens: int = 0
@@ -143,7 +165,7 @@ class AnswerLedger(_Ledger):
     rendered: int = 0
     finish: Counter[str] = field(default_factory=Counter)
     tasks: Counter[str] = field(default_factory=Counter)
-    private: Counter[str] = field(default_factory=Counter)  # values that the scanner found, by kind, in all answers
+    private: Counter[str] = field(default_factory=Counter)
 
     @staticmethod
     def path_beside(shard: Path) -> Path:
@@ -151,7 +173,7 @@ class AnswerLedger(_Ledger):
         return shard.with_name(shard.name + TALLY_SUFFIX)
 
     def count_kept(self, conversation: Conversation) -> None:
-        """Counts a conversation that is written."""
+        """Counts a conversation as written."""
         self.conversations += 1
         self.tokens += sum(len(turn.token_ids) for turn in conversation.turns)
         self.looping += LOOPING in conversation.tags
@@ -160,7 +182,7 @@ class AnswerLedger(_Ledger):
         self.tasks[conversation.tags.get("task", "none")] += 1
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the entries of ledger.json on written conversations."""
+        """Returns the counts of written conversations, as they stand in ledger.json."""
         return {
             "conversations": self.conversations,
             "looping": self.looping,
@@ -173,7 +195,13 @@ class AnswerLedger(_Ledger):
 
 
 def build_answer_ledger(num_prompts: int, shards: Iterable[Path], is_scanned: bool) -> dict[str, Any]:
-    """Returns ledger.json of all shards of answers; its `private` is None if no scanner read the answers."""
+    """Returns the content of ledger.json for a directory of answers.
+
+    Args:
+        num_prompts: The number of prompts.
+        shards: The output files; their ledgers are beside them.
+        is_scanned: A scanner searched the answers for personal data. Otherwise `private` is None.
+    """
     total = AnswerLedger()
     for shard in shards:
         total.merge(AnswerLedger.read(AnswerLedger.path_beside(shard)))

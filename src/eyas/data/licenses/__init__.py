@@ -1,1 +1,1 @@
-"""Decides from licenses and terms of use if prompts and answers may train a head."""
+"""Decides from licenses and terms of use whether prompts and answers may be used to train a head."""

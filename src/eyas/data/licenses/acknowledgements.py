@@ -1,8 +1,9 @@
-"""Reads and writes acknowledgements.jsonl: one line for each claim that a named person acknowledged.
+"""Reads and writes acknowledgements.jsonl: one line for each license claim that a named person acknowledged.
 
     {"who", "when", "claim", "kind", "name", "dataset", "license", "counted", "license_text", "revision", "reasons"}
 
-`claim` is a digest over dataset, licenses, revision and license text: when one of them changes, it is no longer valid.
+`claim` is a digest of dataset, licenses, revision and license text. If one of them changes, the person must
+acknowledge the new claim.
 """
 
 import datetime
@@ -22,20 +23,31 @@ MAX_NAME = 200  # characters
 
 @dataclass(frozen=True)
 class PendingClaim:
-    """A claim that a person can acknowledge. license_text is a digest."""
+    """A license claim that a person can acknowledge.
 
-    kind: str  # "prompts" or "target"
+    Attributes:
+        kind: "prompts" or "target".
+        name: The name of the source or target.
+        dataset: The hub id of a public dataset; None otherwise.
+        license: The license as an SPDX expression, from the first statement about it.
+        counted: The ids of all licenses that the gate checked, from all statements and from the family of a target.
+        license_text: The digest of the license texts; None if there is none.
+        revision: The commit of the dataset or target; None if it is unknown.
+        reasons: The reasons why it needs an acknowledgement. They are not part of the digest.
+    """
+
+    kind: str
     name: str
     dataset: str | None
-    license: str  # SPDX expression, as first stated
-    counted: tuple[str, ...]  # every license that counts, with those of other statements and of a target's family
+    license: str
+    counted: tuple[str, ...]
     license_text: str | None
     revision: str | None
-    reasons: tuple[str, ...] = ()  # why it needs an acknowledgement; not part of the digest
+    reasons: tuple[str, ...] = ()
 
     @cached_property
     def digest(self) -> str:
-        """The digest that an acknowledgement names. A public dataset counts by its id, not by the source's name."""
+        """The digest that an acknowledgement names. A public dataset is identified by its hub id, not by `name`."""
         name = self.name if self.dataset is None else None
         licenses = [self.license, *sorted(self.counted)]
         return digest_json([self.kind, self.dataset, name, licenses, self.license_text, self.revision])
@@ -43,7 +55,14 @@ class PendingClaim:
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """One person's acknowledgement of one claim. when: ISO 8601, UTC."""
+    """One person's acknowledgement of one claim.
+
+    Attributes:
+        who: The name of the person.
+        when: The time in UTC, in ISO 8601.
+        claim: `PendingClaim.digest`.
+        license_text: The digest of the license texts; None if there was none.
+    """
 
     who: str
     when: str
@@ -52,7 +71,7 @@ class Acknowledgement:
 
 
 def read_acknowledgements(path: Path) -> list[Acknowledgement]:
-    """Reads all acknowledgements in the file's order; none if there is no file. Raises InputError for a bad line."""
+    """Reads all acknowledgements of a file; returns [] if there is no file. Raises InputError for an invalid line."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
@@ -74,20 +93,20 @@ def read_acknowledgements(path: Path) -> list[Acknowledgement]:
 
 
 def find_acknowledgement(pending: PendingClaim, acknowledgements: Sequence[Acknowledgement]) -> Acknowledgement | None:
-    """Returns the first acknowledgement of exactly this claim."""
+    """Returns the first acknowledgement of this claim, or None if there is none."""
     return next((each for each in acknowledgements if each.claim == pending.digest), None)
 
 
 def append_acknowledgements(
     path: Path, who: str, claims: Iterable[PendingClaim], now: datetime.datetime
 ) -> list[Acknowledgement]:
-    """Appends one line for each claim, all of them or none.
+    """Appends one line for each claim. Writes all lines or none.
 
     Args:
-        path: The file.
-        who: The person's name.
+        path: The file acknowledgements.jsonl.
+        who: The name of the person.
         claims: The result of `LicenseGate.find_pending`.
-        now: The time, with a time zone.
+        now: The current time, with a time zone.
 
     Raises:
         UsageError: The name is empty, too long or not printable.

@@ -1,9 +1,9 @@
-"""Decides if prompts and a target's answers may train a head. `eyas prompts` and the recipe call it.
+"""Decides whether prompts and a target's answers may be used to train a head. `eyas prompts` and the recipe call it.
 
 A policy (`license_policy.py`) says which licenses, authors, public datasets and targets are allowed, denied, or need an
 acknowledgement by a named person. Everything else is rejected. The gate is not legal advice.
 
-    claim + policy + facts -> findings -> the strictest verdict -> LicenseDecision, or InputError
+    claim + policy + facts -> findings -> the strictest verdict -> LicenseDecision or InputError
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,17 +32,24 @@ HUMAN_CREATORS = {"crowdsourced", "expert-generated"}  # values of `language_cre
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict on one aspect of a claim, with its reason."""
+    """A verdict on one aspect of a claim, such as its license or the authors of the prompts.
+
+    Attributes:
+        verdict: "allow", "acknowledge" or "deny".
+        reason: The reason, for messages.
+        fact: The shipped fact behind the verdict, if there is one.
+        policy_entry: The policy entry that a user can change for another verdict: "openai under [generators]".
+    """
 
     verdict: Verdict
     reason: str
     fact: Fact | None = None
-    policy_entry: str | None = None  # the entry that would change it: "openai under [generators]"
+    policy_entry: str | None = None
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """A claim and all findings on it, before any acknowledgement."""
+    """A claim with all findings about it, before any acknowledgement."""
 
     pending: PendingClaim
     findings: tuple[Finding, ...]
@@ -68,12 +75,12 @@ class Assessment:
 
 @dataclass(frozen=True)
 class LicenseDecision:
-    """The reasons why a source or a target may be used. It stands in the ledger and on the cards."""
+    """The decision that a source or a target may be used, with its reasons. The ledger and the cards contain it."""
 
     verdict: Literal["allowed", "acknowledged"]
     name: str
     dataset: str | None
-    spdx: str  # an expression
+    spdx: str  # an SPDX expression
     reason: str
     facts: tuple[Fact, ...]
     duties: tuple[str, ...]
@@ -86,7 +93,7 @@ class LicenseDecision:
     acknowledgement: Acknowledgement | None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the value of `licence` in ledger.json."""
+        """Returns the decision as ledger.json stores it, under the key `licence`."""
         return asdict(self) | {"facts": [asdict(fact) for fact in self.facts], "duties": list(self.duties)}
 
 
@@ -98,13 +105,13 @@ class LicenseGate:
 
     @staticmethod
     def load(path: Path | None = None) -> "LicenseGate":
-        """Reads the shipped policy and the user's file over it. Raises InputError or UsageError for a wrong file."""
+        """Loads the shipped policy and the user's file, which overrides it. Raises InputError or UsageError."""
         return LicenseGate(LicensePolicy.load(path))
 
     def decide(
         self, claim: SourceClaim | TargetClaim, acknowledgements: Sequence[Acknowledgement] = ()
     ) -> LicenseDecision:
-        """Returns the decision. Raises InputError, with a way out, for a claim that is denied or not acknowledged."""
+        """Returns the decision on a claim. Raises InputError if the claim is denied or needs an acknowledgement."""
         assessment = self._assess(claim)
         pending = assessment.pending
         acknowledgement = None
@@ -147,7 +154,7 @@ class LicenseGate:
         ]
 
     def _assess(self, claim: SourceClaim | TargetClaim) -> Assessment:
-        """Returns the findings on a claim. Raises InputError for a denied claim."""
+        """Returns the findings about a claim. Raises InputError for a denied claim."""
         assessment = self._assess_target(claim) if isinstance(claim, TargetClaim) else self._assess_source(claim)
         if assessment.verdict == "deny":
             entries = [each.policy_entry for each in assessment.findings if each.verdict == "deny"]
@@ -211,12 +218,19 @@ class LicenseGate:
     def _assess_statements(
         self, owner: str, claim: SourceClaim | TargetClaim, texts: Mapping[str, bytes], table: str, fix: str
     ) -> tuple[Expression, tuple[str, ...], list[Finding]]:
-        """Weighs the license as the recipe, the card and the license's own text state it, in this order.
+        """Checks what the recipe, the card and the license text say about the license, in this order.
 
-        Where two statements differ, both count, and the difference needs an acknowledgement.
+        If two of them differ, the licenses of both are checked, and the difference needs an acknowledgement.
+
+        Args:
+            owner: The name of the source or target, for messages.
+            claim: The claim.
+            texts: The license files, by name.
+            table: The table of the policy: "licenses" or "targets".
+            fix: The fix of the error if there is no statement.
 
         Returns:
-            The first statement, the ids of all licenses that count, and the findings.
+            The first statement, the ids of all licenses that were checked, and the findings.
         """
         recognized = dict.fromkeys(name for text in texts.values() for name in self.policy.tables.recognize(text))
         statements = {
@@ -269,7 +283,7 @@ class LicenseGate:
         return findings
 
     def _assess_authors(self, claim: SourceClaim, known: KnownDataset | None, ids: Iterable[str]) -> list[Finding]:
-        """Weighs the authors of the prompts: known for the dataset, implied by its license, or named on the card."""
+        """Checks the authors of the prompts: facts about the dataset or license name them, or else the card does."""
         licenses = filter(None, map(self.policy.tables.find_license, ids))
         families = [entry.generator for entry in licenses if entry.generator is not None]
         if known is not None:
@@ -291,7 +305,7 @@ class LicenseGate:
         return self.policy.verdicts["generators"].get(family, "deny")
 
     def _assess_source_datasets(self, card: Mapping[str, Any]) -> list[Finding]:
-        """Weighs the datasets that this one was made from, by its card."""
+        """Checks the datasets from which this dataset was made, according to its card."""
         stated = card.get("source_datasets")
         findings = []
         for part in stated if isinstance(stated, list) else [stated] if stated else []:

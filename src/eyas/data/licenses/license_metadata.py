@@ -1,6 +1,6 @@
-"""Reads license metadata: what a source or a target states about its license. The license gate weighs it.
+"""Reads statements about the license of a source or a target, which the license gate checks.
 
-Statements come from the recipe, the card (front matter of README.md), and license files.
+The statements are in the recipe, in the card (front matter of README.md), and in license files.
 """
 
 import ast
@@ -39,7 +39,7 @@ class SourceClaim:
 
 @dataclass(frozen=True)
 class TargetClaim:
-    """All statements about the license of a target, by its directory and by the recipe."""
+    """All statements about the license of a target, from its directory and from the recipe."""
 
     name: str  # as the recipe names it
     license: str | None = None  # the recipe's target.license
@@ -53,11 +53,11 @@ class TargetClaim:
 def read_target_claim(directory: Path, name: str, license: str | None = None) -> TargetClaim:
     """Reads the claim of a target's directory.
 
-    The embedded target has no card: it is recognized by its place in the package.
+    The small target that ships with eyas has no card. It is recognized by its directory in the package.
 
     Args:
-        directory: The target.
-        name: Its name in the recipe.
+        directory: The directory of the target.
+        name: The name of the target in the recipe.
         license: The recipe's target.license.
 
     Raises:
@@ -135,7 +135,7 @@ def read_card(directory: Path) -> dict[str, Any]:
 
 
 def find_card_license(card: Mapping[str, Any]) -> str | None:
-    """Returns the license that a card states, as one expression. For "other" that is the card's `license_name`."""
+    """Returns the license on a card as one expression, or None. If it is "other", returns the card's `license_name`."""
     stated = card.get("license")
     names = [str(name).strip() for name in (stated if isinstance(stated, list) else [stated]) if name]
     own_name = str(card.get("license_name") or "").strip()
@@ -144,7 +144,7 @@ def find_card_license(card: Mapping[str, Any]) -> str | None:
 
 
 def find_license_link(card: Mapping[str, Any]) -> str | None:
-    """Returns the card's link to the license."""
+    """Returns the URL of the license text that a card gives as `license_link`, or None."""
     link = card.get("license_link")
     return link if isinstance(link, str) and 0 < len(link) <= MAX_EXPRESSION else None
 
@@ -155,7 +155,7 @@ def digest_texts(texts: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def digest_license_text(texts: Mapping[str, bytes]) -> str | None:
-    """Returns one digest of the license texts: that of a single file, else a digest over all names and digests."""
+    """Returns one digest of all license texts, or None if there is none. texts: content by file name."""
     digests = digest_texts(texts)
     return next(iter(digests.values())) if len(digests) == 1 else digest_json(digests) if digests else None
 
@@ -184,9 +184,9 @@ class Expression:
         return (*own, *(name for part in self.parts for name in part.ids))
 
     def select_ids(self, verdict: Callable[[str], Verdict]) -> tuple[str, ...]:
-        """Returns the ids that the gate must check: all of an AND, and the most permitted choice of an OR.
+        """Returns the license ids that the gate must check: all parts of an AND, and the mildest part of an OR.
 
-        The first of equal choices counts.
+        Of equally mild parts, the first is returned. verdict: returns the verdict of the policy on an id.
         """
         if self.id is not None:
             return (self.id,)
@@ -200,12 +200,12 @@ def parse_expression(text: str, owner: str, policy: LicensePolicy) -> Expression
     """Parses an SPDX expression, or one license in any known spelling.
 
     Args:
-        text: The expression. AND and OR stand in capitals.
-        owner: Whose license it is, for messages.
-        policy: Knows the spellings.
+        text: The expression, with AND and OR in capitals.
+        owner: The source or target with this license, for messages.
+        policy: The policy, which knows other spellings of licenses.
 
     Raises:
-        InputError: A license is not known, the expression is not valid, or it uses WITH (exceptions are not weighed).
+        InputError: A license is not known, the expression is not valid, or it uses WITH, which eyas does not support.
     """
     if len(text) > MAX_EXPRESSION:
         raise InputError(f"The license of {owner} has {len(text)} characters", "Name it by its SPDX id")

@@ -1,7 +1,7 @@
 """The license policy: verdicts on licenses, authors and datasets, and the facts about them that eyas ships.
 
-`policies/*.toml` holds all of it. default.toml gives verdicts, and the user's file (recipe key `prompts.policy`)
-overrides them. The other files hold facts with the day on which they were looked up. None of it is legal advice.
+Both are in `policies/*.toml`. default.toml has the verdicts; the user's file (recipe key `prompts.policy`) overrides
+them. The other files have facts, each with the day on which it was looked up. None of this is legal advice.
 """
 
 import difflib
@@ -19,18 +19,18 @@ from eyas.base.provenance import digest_json
 
 Verdict = Literal["allow", "acknowledge", "deny"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-"""From mild to strict."""
+"""All verdicts, from mild to strict."""
 
 POLICIES = Path(__file__).parent / "policies"
 LICENSE_REF = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")  # SPDX 2.3, annex D: the name of a license that is on no list
-TITLE_BYTES = 4000  # of a license's text, which hold its title
-# Words that tell no two licenses apart once the numbers are known.
+TITLE_BYTES = 4000  # at the start of a license text; they contain its title
+# Words in the names of licenses that are ignored when names are compared.
 _FILLER = re.compile("the|license|licence|licensed|version|international|unported|public|under|agreement")
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A fact with its source and the day of the lookup. verified: False for background knowledge, not looked up."""
+    """A fact with its source and the day of the lookup. verified=False marks a fact that was not looked up."""
 
     text: str
     source: str
@@ -78,10 +78,18 @@ class KnownDataset:
 
 @dataclass(frozen=True)
 class KnownTarget:
-    """A family of targets, by hub name. model_types only select the license that an error suggests."""
+    """A family of targets, such as Llama 3.
+
+    Attributes:
+        name: The name of the family.
+        names: Patterns of the hub ids of its targets, in lower case.
+        license: The license id of the family.
+        fact: The fact behind it.
+        model_types: Values of `model_type` in config.json. They only select the license that an error suggests.
+    """
 
     name: str
-    names: tuple[str, ...]  # patterns, lower case
+    names: tuple[str, ...]
     license: str
     fact: Fact
     model_types: tuple[str, ...] = ()
@@ -114,20 +122,20 @@ class PolicyTables:
         return self._by_name.get(normalize_name(text))
 
     def near_licenses(self, text: str) -> list[str]:
-        """Returns up to three ids that are spelled alike."""
+        """Returns up to three ids of licenses with a similar spelling, for error messages."""
         near = difflib.get_close_matches(normalize_name(text), self._by_name, n=5, cutoff=0.6)
         return list(dict.fromkeys(self._by_name[match].id for match in near))[:3]
 
     def find_generator(self, name: str) -> Generator | None:
-        """Returns the generator with that id."""
+        """Returns the author with this id, or None if it is unknown."""
         return next((family for family in self.generator if family.id == name), None)
 
     def find_dataset(self, dataset: str | None) -> KnownDataset | None:
-        """Returns the entry of a public dataset by its hub id."""
+        """Returns the entry of a public dataset by its hub id, or None if it is unknown."""
         return next((known for known in self.dataset if _matches(dataset, known.ids)), None)
 
     def find_target(self, name: str | None) -> KnownTarget | None:
-        """Returns the family of a target by its hub id."""
+        """Returns the family of a target by its hub id, or None if it is unknown."""
         return next((known for known in self.target if _matches(name, known.names)), None)
 
     def recognize(self, text: bytes) -> tuple[str, ...]:
@@ -137,7 +145,7 @@ class PolicyTables:
 
 
 def normalize_name(text: str) -> str:
-    """Returns one key for all spellings: "Apache License, Version 2.0", "apache-2.0" and "Apache 2" are equal."""
+    """Returns the same key for all spellings of a license: "Apache License, Version 2.0", "apache-2.0", "Apache 2"."""
     words = []
     for word in re.findall(r"[a-z0-9.+]+", text.lower()):
         word = re.sub(r"^v(?=\d)|(?<=\d)(?:\.0)+(?=\+?$)", "", word.strip("."))
@@ -178,7 +186,7 @@ TABLES = ("licenses", "generators", "datasets", "targets")
 
 @dataclass(frozen=True)
 class LicensePolicy:
-    """The shipped policy with the user's file laid over it, and the shipped facts."""
+    """The shipped policy, overridden by the user's file, and the shipped facts."""
 
     name: str
     verdicts: Mapping[str, Mapping[str, Verdict]]  # table -> name -> verdict; dataset ids in lower case
@@ -186,7 +194,7 @@ class LicensePolicy:
 
     @staticmethod
     def load(path: Path | None = None) -> "LicensePolicy":
-        """Reads the policy. Raises InputError or UsageError for a file that is missing or wrong."""
+        """Loads the policy. path: the user's file. Raises InputError or UsageError for a missing or invalid file."""
         tables = PolicyTables.load()
         files = [POLICIES / "default.toml", *([] if path is None else [path])]
         read = [build(PolicyFile, load_toml(file)) for file in files]
@@ -202,7 +210,7 @@ class LicensePolicy:
         return digest_json({"verdicts": self.verdicts, "tables": asdict(self.tables)})
 
     def find_id(self, spelling: str) -> str | None:
-        """Returns the id of a license in any spelling: a known one, or one that only this policy lists."""
+        """Returns the id of a license in any spelling, or None. The license is known, or only this policy lists it."""
         entry = self.tables.find_license(spelling)
         if entry is not None:
             return entry.id
@@ -211,7 +219,7 @@ class LicensePolicy:
 
 
 def strictest(verdicts: Iterable[Verdict]) -> Verdict:
-    """Returns the strictest of at least one verdict."""
+    """Returns the strictest verdict. Requirement: `verdicts` is not empty."""
     return max(verdicts, key=VERDICTS.index)
 
 
@@ -223,7 +231,7 @@ def _resolve_verdicts(lists: VerdictLists, table: str, tables: PolicyTables) -> 
             name = _resolve_name(written, table, tables)
             if name in found:
                 problem = f"The policy lists {written} twice in [{table}], under {found[name]} and {verdict}"
-                raise InputError(problem, "Remove one")
+                raise InputError(problem, "Remove one of them")
             found[name] = verdict
     return found
 

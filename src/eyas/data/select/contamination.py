@@ -1,12 +1,12 @@
-"""Keeps prompts of evaluation sets out: a head that trained on them would look better than it is.
+"""Drops prompts that occur in evaluation sets. A head that was trained on them would get too high scores there.
 
-A record is dropped if one of its user turns shares one n-gram of words with a prompt of a guarded set. The public sets
-come with eyas as hashes (evalsets/hashes). The user's own files are hashed when they are opened.
+A record is dropped if one of its user turns shares an n-gram (n words in a row) with a prompt of a guarded set. Guarded
+sets are the public sets that the recipe names, and the user's own files. eyas ships the hashes of the public sets
+(evalsets/hashes), and hashes the user's files when it opens them.
 
-n = 13 or 8. With 8, a question that only shares a turn of phrase is dropped as well ("how many more ... than ..."): of
-GSM8K's 7,473 training questions 91 share 8 words with a guarded set, and 4 share 13, which are the same exercise with
-other numbers. So 13 is the default: it finds copies at no cost in good prompts. 8 costs one prompt in eighty, and finds
-reworded copies.
+n is 13 by default. Measured on the 7,473 training questions of GSM8K: 4 share 13 words with a guarded set, and all 4
+are the same exercise with other numbers. 91 share 8 words, most of them only a phrase such as "how many more ... than".
+So n = 8 also finds reworded copies, but drops one good prompt in eighty.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,8 +26,8 @@ CONTAMINATED = "contaminated"
 DEFAULT_N = 13
 EvalSet = Literal["mt-bench", "humaneval", "gsm8k-test", "spec-bench", "eyas-eval"]
 ALL_EVALSETS: tuple[EvalSet, ...] = get_args(EvalSet)
-# The sets that a name guards. Spec-Bench: its mathematical part is 80 questions of GSM8K test, its multi-turn part
-# MT-bench; its parts translation, summarization, question answering and retrieval are not covered: name the file.
+# The hash files of each set. Spec-Bench contains 80 questions of GSM8K test and all of MT-bench. Its other parts
+# (translation, summarization, question answering, retrieval) are not covered: name a file in prompts.decontaminate.
 EVALSET_FILES: dict[EvalSet, tuple[str, ...]] = {
     "mt-bench": ("mt-bench",),
     "humaneval": ("humaneval",),
@@ -39,7 +39,12 @@ EVALSET_FILES: dict[EvalSet, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ContaminationFilter:
-    """The hashes of all guarded sets. Immutable, and cheap to pass to a worker (8 bytes an n-gram)."""
+    """The hashes of all guarded sets. Immutable; it needs 8 bytes for each n-gram.
+
+    Attributes:
+        n: The number of words in an n-gram.
+        sets: The hashes of each guarded set.
+    """
 
     n: int
     sets: tuple[NgramHashes, ...]
@@ -51,9 +56,9 @@ class ContaminationFilter:
         """Loads the named sets and hashes the records of `files`.
 
         Args:
-            names: Public sets.
+            names: The public sets to guard.
             files: Files of evaluation prompts, in any format that `eyas prompts` reads, at any fsspec URL.
-            n: Words in an n-gram, 13 or 8.
+            n: The number of words in an n-gram, 13 or 8.
 
         Raises:
             InputError: A file is missing, or one of its records holds no prompt.
@@ -63,9 +68,12 @@ class ContaminationFilter:
         return cls(n, (*map(ngram_hashes.load_set, parts), *(_hash_file(path, n) for path in files)))
 
     def find_evalset(self, texts: Sequence[str]) -> str | None:
-        """Returns the name of the first set that one of the user turns `texts` quotes; None for a clean record.
+        """Returns the name of the first guarded set that shares an n-gram with a record, for example "gsm8k-test".
 
-        A file of the user's goes by its name.
+        Returns None if no set does. The name of a user's file is its file name.
+
+        Args:
+            texts: The user turns of the record.
         """
         words = ngram_hashes.hash_words(texts)
         hashes = {
@@ -88,14 +96,14 @@ def _overlaps(guarded: np.ndarray, hashes: np.ndarray) -> bool:
 def _hash_file(path: str, n: int) -> NgramHashes:
     hashed = ngram_hashes.hash_records(StoragePath(path).name, _read_user_turns(path), (n,))
     if not len(hashed.hashes[n]):
-        raise InputError(f"{path} holds no evaluation prompt", "Check prompts.decontaminate")
+        raise InputError(f"{path} has no evaluation prompt", "Correct prompts.decontaminate")
     return hashed
 
 
 def _read_user_turns(path: str) -> Iterator[list[str]]:
-    """Yields the user turns of each record.
+    """Yields the user turns of each record of a file.
 
-    Raises InputError for a bad record. If it were skipped, its prompts would not be guarded.
+    Raises InputError for a record that cannot be read, because otherwise its prompts would not be guarded.
     """
     for record in read_records(SourceConfig(path)):
         parsed = parse_record(record.value) if record.is_json else None

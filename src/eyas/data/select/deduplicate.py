@@ -1,14 +1,15 @@
 """Finds near-duplicates among the prompts of all sources: workers compute MinHash signatures, one process compares.
 
-    workers        minhash_signature(texts) -> [128] uint32          rensa's R-MinHash over shingles of 5 characters
-    one process    NearDuplicates(dir).add([n, 128]) ... .find() -> [(record, earlier record)]
+    process        call                                              result
+    each worker    minhash_signature(texts)                          uint32 [128]: R-MinHash over 5-character shingles
+    one process    NearDuplicates(dir).add([n, 128]) ... .find()     pairs (record, earlier record)
 
-The rule: records are visited in their order. A record is dropped if its estimated Jaccard similarity (the share of
-equal rows of the two signatures) with an earlier record that is kept is at least the threshold. Records with equal
-signatures are always dropped. The result depends neither on the number of workers nor on the size of their batches.
+Records are visited in their order. A record is dropped if its estimated Jaccard similarity with an earlier, kept record
+is at least the threshold. The estimate is the share of equal rows in the two signatures. A record with the signature of
+an earlier record is always dropped. The result does not depend on the number of workers or the size of their batches.
 
-Memory grows only by one byte a record and by the pairs that are found: signatures are on disk, and so are the hashes of
-their bands, in partitions that are sorted one at a time.
+Memory grows by one byte for each record and by the pairs that are found. The signatures are on disk. The hashes of
+their bands are on disk, too, in partitions that are sorted one at a time.
 """
 
 import tempfile
@@ -24,10 +25,11 @@ NUM_ROWS = 128  # of a signature: the estimate's standard deviation is at most 0
 SHINGLE_CHARS = 5
 SEED = 1
 
-# Of pairs of signatures that agree in 0.8 of their rows, fewer than 1 in 100,000 share none of 25 bands of 5 rows.
+# Two records are compared if one of 25 bands of 5 rows is equal. At a similarity of 0.8, that misses fewer than 1 pair
+# in 100,000.
 NUM_BANDS, BAND_ROWS = 25, 5
-MIN_THRESHOLD = 0.7  # of such pairs 2 in 1,000 share no band; of less similar ones more
-MAX_COMPARED = 64  # each record of a bucket is compared with the first so many; see `_candidate_pairs`
+MIN_THRESHOLD = 0.7  # at this similarity, 2 pairs in 1,000 are missed; below it, more
+MAX_COMPARED = 64  # records that each record of a bucket is compared with; see `_candidate_pairs`
 BLOCK = 8192  # signatures read at a time: 4 MB
 PARTITION = 2**16  # entries sorted at a time: 1 MB
 
@@ -36,14 +38,18 @@ _WHOLE_SIGNATURE = "whole"  # the partitions of the hashes of whole signatures
 
 
 def normalize(texts: Sequence[str]) -> str:
-    """Joins the turns to one text, in lower case and with single blanks. Equal texts are one prompt."""
+    """Joins user turns to one text, in lower case and with single blanks. Prompts with equal results are duplicates."""
     return " ".join(" ".join(texts).casefold().split())
 
 
 def minhash_signature(texts: Sequence[str]) -> np.ndarray:
-    """Returns the MinHash signature of a record's user turns, uint32 [128]. Deterministic; 50 us for 250 characters.
+    """Returns the MinHash signature of a record, uint32 [128]. Deterministic; takes 50 us for 250 characters.
 
-    A text shorter than a shingle is one shingle. Raises InputError if the extra `data` is not installed.
+    Args:
+        texts: The user turns of the record. If they have fewer than 5 characters, they are one shingle.
+
+    Raises:
+        InputError: The extra `data` is not installed.
     """
     text = normalize(texts)
     minhash = import_extra("rensa", "data").RMinHash(num_perm=NUM_ROWS, seed=SEED)
@@ -54,11 +60,12 @@ def minhash_signature(texts: Sequence[str]) -> np.ndarray:
 class NearDuplicates:
     """The signatures of all records, and the search for near-duplicates among them.
 
-    A context manager; it removes its scratch files when it closes: 512 bytes a record, and 312 more during the search.
+    It is a context manager, which removes its scratch files at the end. They take 512 bytes for each record, and 312
+    more during the search.
     """
 
     def __init__(self, directory: Path, threshold: float = 0.8) -> None:
-        """Opens the scratch files in `directory`."""
+        """Creates the scratch files in `directory`. threshold: the similarity from which a record is a duplicate."""
         assert MIN_THRESHOLD <= threshold <= 1, f"the bands do not support the threshold {threshold}"
         directory.mkdir(parents=True, exist_ok=True)
         self._scratch = tempfile.TemporaryDirectory(prefix="duplicates-", dir=directory)
@@ -85,7 +92,7 @@ class NearDuplicates:
         self.num_records += len(signatures)
 
     def find(self) -> np.ndarray:
-        """Returns int64 [k, 2], sorted: (record, the earlier kept record that it duplicates)."""
+        """Returns the duplicates as sorted int64 [k, 2]: (record, the kept record that it repeats)."""
         self._write_partitions()
         # original[r] is the first record with the signature of r.
         original: dict[int, int] = {}
@@ -105,7 +112,10 @@ class NearDuplicates:
         return np.array(sorted(duplicate_of.items()), dtype=np.int64).reshape(-1, 2)
 
     def _find_near_pairs(self, is_kept: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Yields sorted pairs (later, earlier) of records with enough equal rows, without exact copies."""
+        """Yields sorted pairs (later record, earlier record) with enough equal rows. Skips records that are not kept.
+
+        is_kept: bool [records]; False for exact copies of earlier records.
+        """
         found = [np.empty(0, dtype=np.uint64)]
         for band in range(NUM_BANDS):
             for entries in self._read_partitions(str(band)):
@@ -116,7 +126,7 @@ class NearDuplicates:
             yield int(pair) >> 32, int(pair) & 0xFFFFFFFF
 
     def _write_partitions(self) -> None:
-        """Writes (hash, record) of each band and of whole signatures, split by hash into files of PARTITION entries."""
+        """Writes the entries (hash, record) of each band and of whole signatures, about PARTITION to a file."""
         num_parts = -(-self.num_records // PARTITION) or 1
         for start in range(0, self.num_records, BLOCK):
             rows = self._read_signatures(np.arange(start, min(start + BLOCK, self.num_records)))
@@ -130,7 +140,10 @@ class NearDuplicates:
                         file.write(entries[partition == index].tobytes())
 
     def _read_partitions(self, name: str) -> Iterator[np.ndarray]:
-        """Yields the partitions of a name, each sorted by hash and record, and removes their files."""
+        """Yields the partitions of a band, each sorted by hash and record, and removes their files.
+
+        name: The index of the band as text, or _WHOLE_SIGNATURE.
+        """
         for path in sorted(self._root.glob(f"{name}-*")):
             entries = np.fromfile(path, dtype=_ENTRY)
             path.unlink()
@@ -149,7 +162,7 @@ class NearDuplicates:
         return np.concatenate(similar)
 
     def _read_signatures(self, records: np.ndarray) -> np.ndarray:
-        """Returns the signatures [n, 128] of sorted records; reads neighbors together."""
+        """Returns the signatures [n, 128] of records, given by their indices. Requirement: `records` is sorted."""
         rows = np.empty((len(records), NUM_ROWS), dtype="<u4")
         starts = np.flatnonzero(np.diff(records, prepend=-2) != 1)
         for start, end in zip(starts, [*starts[1:], len(records)], strict=True):
@@ -160,10 +173,14 @@ class NearDuplicates:
 
 
 def _candidate_pairs(entries: np.ndarray, max_heads: int) -> Iterator[np.ndarray]:
-    """Yields pairs [k, 2] (later, earlier) of records that share a hash: each with the first `max_heads` of its bucket.
+    """Yields pairs [k, 2] (later record, earlier record) with the same hash. Records with one hash are a bucket.
 
-    That bounds the work where one template has filled a bucket with thousands. A near-duplicate shares many buckets
-    with its original, and these are not all full of the same template.
+    Each record is paired only with the first `max_heads` records of its bucket. This bounds the work if thousands of
+    prompts share a template. Near-duplicates share many buckets, and one template does not fill all of them.
+
+    Args:
+        entries: Sorted entries (hash, record) of one partition.
+        max_heads: The number of first records in a bucket with which the others are paired.
     """
     new = np.flatnonzero(np.diff(entries["hash"], prepend=~entries["hash"][:1]) != 0)
     sizes = np.diff(new, append=len(entries))
@@ -182,7 +199,7 @@ def _pack_pairs(pairs: np.ndarray) -> np.ndarray:
 
 
 def _hash_rows(rows: np.ndarray) -> np.ndarray:
-    """Hashes uint32 [n, k] to uint64 [n]; the finisher is that of splitmix64 (Steele, Lea, Flood 2014)."""
+    """Hashes uint32 [n, k] to uint64 [n] with the mixing function of splitmix64 (Steele, Lea, Flood 2014)."""
     value = np.zeros(len(rows), dtype=np.uint64)
     for column in range(rows.shape[1]):
         value = (value ^ rows[:, column]) + np.uint64(0x9E3779B97F4A7C15)

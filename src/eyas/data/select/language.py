@@ -1,17 +1,17 @@
-"""Detects the language of a prompt: py3langid (offline, 4.5 MB), with rules for short text and code.
+"""Detects the language of a prompt with py3langid (offline, 4.5 MB), with rules for short text and code.
 
-A statistical guess about "2+2", `print(1)` or "pizza" is a random language. Three rules keep such prompts as English,
-in this order:
+For "2+2", `print(1)` or "pizza", a statistical model returns a random language. Three rules return "en" for such
+prompts:
 
-1. Only the first MAX_CHARS characters are read. Web addresses and program code in ``` fences are left out, unless
+1. Only the first MAX_CHARS characters are read. Web addresses and program code in ``` fences are removed, unless
    nothing else remains.
 2. A text without a letter is "en".
-3. A text whose letters are all ASCII is "en" unless py3langid gives another language at least MIN_CONFIDENCE. Measured
-   on own sentences and on code: the least confident correct guess about a short ASCII sentence has 0.39, the most
-   confident wrong one about snippets of code, formulas and single words 0.27.
+3. A text whose letters are all ASCII is "en", unless py3langid's confidence in another language is at least
+   MIN_CONFIDENCE. Measured on sentences written for eyas: for short ASCII sentences, the lowest confidence of a correct
+   result was 0.39. For code, formulas and single words, the highest confidence of a wrong result was 0.27.
 
-Only languages with many writers are told apart (LABELS): their small neighbors, and dead and constructed languages,
-would take short texts away from them. A text in one of those gets the nearest language of the list.
+Only the languages in LABELS are returned, which have many writers. A text in another language gets the most similar
+language of LABELS. With more languages, short texts would more often get a rare, dead or constructed language.
 """
 
 import re
@@ -26,7 +26,7 @@ from eyas.base.storage import convert_write_errors
 
 MAX_CHARS = 1000  # of a text; 0.3 us each
 MIN_CONFIDENCE = 0.3
-MIN_PART_CHARS = 8  # letters of one script, or of one turn, that make its language one of the record
+MIN_PART_CHARS = 8  # a shorter turn, or a shorter text in one script, adds no language to the record
 
 # Names of py3langid for varieties, as the ISO 639-1 language that they are written as.
 VARIETIES = {"ary": "ar", "arz": "ar", "pcm": "en", "nn": "no", "wuu": "zh", "yue": "zh"}
@@ -46,7 +46,7 @@ _NOT_LATIN = re.compile(
 
 
 def detect_language(text: str) -> str:
-    """Returns the ISO 639-1 code of the language of `text`, "en" if the text does not show it. Deterministic.
+    """Returns the ISO 639-1 code of the language of `text`; "en" if the text is too short to tell. Deterministic.
 
     Raises InputError if the extra `data` is not installed.
     """
@@ -64,10 +64,10 @@ def detect_language(text: str) -> str:
 
 
 def detect_languages(texts: Sequence[str]) -> tuple[str, ...]:
-    """Returns all languages of the user turns of one record, the main one first, the others sorted.
+    """Returns all languages (ISO 639-1) in the user turns of one record: the main one, then the others, sorted.
 
-    Text in Latin letters and text in other letters are detected separately, and so is every turn: names in "Translate
-    into English: ..." are written in the language of the text after it.
+    Each turn is detected separately, and so is the text in Latin letters and in other letters. A prompt "Translate into
+    English: ..." has two languages, and names may be in either of them.
     """
     main = detect_language("\n".join(text[:MAX_CHARS] for text in texts))
     parts = list(texts) if len(texts) > 1 else []

@@ -1,17 +1,18 @@
 """Drops prompts of low quality by rules on the user turns of a record. The ledger counts each rule by its name.
 
-    too_long            more characters than `max_chars`, all turns together (checked first: it costs nothing)
+    rule                what it drops
+    too_long            more characters than `max_chars`, all turns together (checked first, because it is fast)
     too_short           fewer characters than `min_chars`
-    control_characters  NUL and the other control characters that no text has (tab and line ends are allowed)
+    control_characters  NUL and other control characters, except tabs and line ends
     damaged_encoding    U+FFFD, C1 controls, half a surrogate pair, or UTF-8 that was read as Latin-1 ("fÃ¼r")
     no_task             every turn is only greetings, web addresses, punctuation or fewer than 3 letters and digits
-    looping_text        the same text again and again (see `is_looping_text`)
-    jailbreak           a preamble that tries to switch the target's rules off
-    refusal_bait        a request that is answered by a refusal and nothing else
-    wrong_language      not one of `languages`
+    looping_text        text that repeats itself (see `is_looping_text`)
+    jailbreak           a preamble that tells the target to ignore its safety rules
+    refusal_bait        a request that the target would only refuse
+    wrong_language      a main language that is not in `languages`
 
-The phrases of jailbreak and refusal_bait, English only, are in phrases.toml. Every rule takes time linear in the text:
-repeats in patterns are bounded. `is_looping_answer` applies the idea of looping_text to the tokens of an answer.
+The phrases of jailbreak and refusal_bait are in phrases.toml; they are English only. Every rule takes linear time,
+because repeats in its patterns are bounded. `is_looping_answer` is a similar rule for the tokens of an answer.
 """
 
 import re
@@ -50,7 +51,13 @@ class QualityConfig:
 
 
 def find_quality_issue(config: QualityConfig, texts: Sequence[str], language: str) -> str | None:
-    """Returns the name of the first rule that drops a record with these user turns, None for a good record."""
+    """Returns the name of the first rule that drops a record, or None if no rule does.
+
+    Args:
+        config: The recipe keys.
+        texts: The user turns of the record.
+        language: The main language of the record (ISO 639-1).
+    """
     num_chars = sum(map(len, texts))
     if num_chars > config.max_chars:
         return "too_long"
@@ -93,7 +100,13 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True)
 class _Phrases:
-    """The content of phrases.toml. patterns: reason, a word that must occur, and the phrase."""
+    """The content of phrases.toml.
+
+    Attributes:
+        greetings: Words that are no task, in lower case.
+        patterns: For each phrase: the rule ("jailbreak" or "refusal_bait"), a word that every match contains (searched
+            first, because it is fast), and the pattern.
+    """
 
     greetings: frozenset[str]
     patterns: tuple[tuple[str, str, re.Pattern[str]], ...]
@@ -111,7 +124,7 @@ def _load_phrases() -> _Phrases:
 
 
 def has_task(text: str) -> bool:
-    """Returns True if a turn says anything besides greetings and web addresses."""
+    """Returns True if a user turn has 3 letters or digits outside of greetings and web addresses."""
     greetings = _load_phrases().greetings
     num_chars = 0
     for word in _iter_words(text):
@@ -159,13 +172,13 @@ MIN_LOOP_TOKENS = 32  # so that "ha ha ha ha" or a row of dashes is no loop
 
 
 def is_looping_text(text: str) -> bool:
-    """Returns True if a turn repeats itself, in one span or in lines and sentences that come back.
+    """Returns True if a user turn repeats itself in one of two ways.
 
-    Span: a unit of at most 200 characters, 8 times or more in a row, over at least 200 characters and a quarter of the
-    turn; three quarters of it if the unit has no letter.
+    One span: a unit of at most 200 characters stands 8 times or more in a row. The span covers at least 200 characters
+    and a quarter of the turn; three quarters of the turn if the unit has no letter.
 
-    Lines and sentences: those that already stood in the turn make up half of its characters; at least 5 of them, of 20
-    characters and more with a letter among them.
+    Lines and sentences: at least 5 of them repeat an earlier one, and these make up at least half of the characters of
+    the turn. Only lines and sentences of 20 characters or more, with a letter, count.
     """
     return _has_repeated_span(text) or _has_repeated_lines(text)
 
@@ -173,9 +186,9 @@ def is_looping_text(text: str) -> bool:
 def is_looping_answer(token_ids: Sequence[int]) -> bool:
     """Returns True if an answer ends in a loop: its last max(4 p, 32) tokens have a period p of at most 64 tokens.
 
-        p = 3, four times and more:   ... a b c a b c a b c a b c
+        p = 3:   ... a b c a b c a b c a b c a b c a b c a b c a b c a b c a b c a b
 
-    An answer that ended by itself has its end-of-turn token there, which repeats nothing, so it is no loop.
+    An answer with an end-of-turn token is no loop, because that token does not occur before.
     """
     for period in range(1, MAX_PERIOD_TOKENS + 1):
         span = max(MIN_ANSWER_REPEATS * period, MIN_LOOP_TOKENS)
@@ -205,7 +218,7 @@ def _has_repeated_span(text: str) -> bool:
 
 
 def _count_equal_ahead(text: str, first: int, second: int) -> int:
-    """Returns the length of the common text that starts at `first` and at `second` (first < second)."""
+    """Returns how many characters from `first` on equal those from `second` on. Requirement: first < second."""
     count, step = 0, _PROBE
     while step:
         if second + count + step <= len(text) and text.startswith(
@@ -219,7 +232,7 @@ def _count_equal_ahead(text: str, first: int, second: int) -> int:
 
 
 def _count_equal_behind(text: str, first: int, second: int) -> int:
-    """Returns the length of the common text that ends at `first` and at `second`; earlier text is known to differ."""
+    """Returns how many characters before position `first` equal those before `second`, up to a fixed maximum."""
     count = 0
     while count < min(first, _STEP + MAX_PERIOD_CHARS) and text[first - count - 1] == text[second - count - 1]:
         count += 1

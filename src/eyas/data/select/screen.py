@@ -1,14 +1,15 @@
 """Screens the shards of all sources: in this process, in worker processes, on Ray, or divided between machines.
 
-    record -> shape -> language -> quality -> contamination -> privacy -> candidate, with signature and digest
+    record -> format -> language -> quality -> contamination -> privacy -> candidate, with signature and digest
 
-Of eyas's own grammar only the shape is checked: it holds no person's words, and it repeats itself by design. The files
-of a shard are the same whoever screens it:
+For prompts that eyas writes itself (builtin: sources), only the format is checked: they contain no personal data and
+repeat themselves by design. Screening writes four files for each shard. They are the same on every machine:
 
+    file                    content
     00012.jsonl             the candidates: records that no rule dropped
-    00012.decisions.jsonl   a line for each record that was read: kept or why not, and what was changed. No content.
+    00012.decisions.jsonl   one line for each record: kept, or the rule that dropped it, and the changes; no prompt text
     00012.npz               digests, lengths and signatures of the candidates
-    00012.json              the ledger, written last: the shard is finished
+    00012.json              the ledger; it is written last and marks the shard as finished
 """
 
 import hashlib
@@ -46,14 +47,22 @@ from eyas.privacy.filter import DroppedRecord, PrivacyFilter
 NOT_JSON = "not_json"
 FORGOTTEN = "forgotten"
 MIN_RECORDS_PER_WORKER = 2000
-"""With fewer records a further process is not worth the seconds that it takes to start."""
+"""Records for each worker process. With fewer, another process takes longer to start than it saves."""
 POLL_S = 2.0
 PARENT_POLL_S = 1.0
 
 
 @dataclass(frozen=True)
 class ScreeningJob:
-    """All that a worker needs; it is pickled to other processes. surrogate_key: never written to a file."""
+    """The inputs of a screening worker. It is pickled and sent to worker processes.
+
+    Attributes:
+        config: The recipe keys.
+        sources: The opened sources.
+        directory: The directory for the files of the shards.
+        surrogate_key: The secret key of the privacy filter. It is never written to a file.
+        forgotten_ids: The ids of records that `eyas prompts RECIPE --forget ID` removed. They are dropped again.
+    """
 
     config: PromptsConfig
     sources: tuple[Source, ...]
@@ -67,17 +76,25 @@ class ScreeningJob:
         return tuple(shard for source in self.sources for shard in source.shards)
 
     def path(self, number: int, ending: str) -> Path:
-        """Returns the path of a file of a shard."""
+        """Returns the path of a file of a shard: number 12 and ending ".jsonl" -> DIRECTORY/00012.jsonl."""
         return self.directory / f"{number:05d}{ending}"
 
     def is_done(self, number: int) -> bool:
-        """Returns True if a shard is screened."""
+        """Returns True if the shard with this number is screened."""
         return self.path(number, ".json").is_file()
 
 
 @dataclass
 class _ScreenedRecord:
-    """A record while it is screened. reason: why it is dropped."""
+    """A record during screening.
+
+    Attributes:
+        record: The record as read.
+        messages: The messages that eyas uses; after the privacy filter, with surrogates.
+        languages: All languages of the record, the main one first (ISO 639-1).
+        reason: The name of the rule that drops the record; None if none does.
+        changed: The number of replaced values of each kind of personal data.
+    """
 
     record: Record
     messages: tuple[Message, ...] = ()
@@ -95,14 +112,14 @@ class _ScreenedRecord:
 
 
 class Screener:
-    """A worker that screens shards. It loads its filters with the first shard that needs them."""
+    """A worker that screens shards. It loads its filters when the first shard needs them."""
 
     def __init__(self, job: ScreeningJob) -> None:
-        """Keeps the job. The first shard loads the filters."""
+        """Stores the job."""
         self.job = job
 
     def __call__(self, number: int) -> int:
-        """Screens a shard, unless it is done. Returns how many records it has."""
+        """Screens the shard with this number, unless it is done already. Returns its number of records."""
         shard = self.job.shards[number]
         if not self.job.is_done(number):
             source = self.job.sources[shard.source_index]
@@ -182,7 +199,15 @@ class Screener:
 
 
 def pick_screening_language(languages: Sequence[str], supported: Collection[str]) -> str:
-    """Returns the language for the name detectors: the first that none supports, or the main one."""
+    """Returns the language that the privacy filter uses for a record.
+
+    It is the first language in which no detector finds names: for it the recipe says if the record is dropped. If all
+    languages are supported, it is the main one.
+
+    Args:
+        languages: The languages of the record, the main one first.
+        supported: The languages in which a detector finds names.
+    """
     unsupported = [language for language in languages if language not in supported]
     return (unsupported or languages)[0]
 
@@ -196,7 +221,7 @@ def _to_conversation(screened: _ScreenedRecord, source: Source) -> Conversation:
 
 
 def _digest_messages(candidates: Sequence[_ScreenedRecord]) -> NDArray[np.uint64]:
-    """Returns 64 bits of each conversation's messages: equal conversations are one prompt."""
+    """Returns a 64-bit digest of each candidate's messages, uint64 [n]. Equal digests mean duplicates."""
     texts = [json.dumps([message.to_json() for message in each.messages]).encode() for each in candidates]
     packed = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
     return np.frombuffer(packed, dtype="<u8").astype(np.uint64)
@@ -222,7 +247,10 @@ _worker_screener: list[Screener] = []
 
 
 def screen_shards(job: ScreeningJob) -> Iterator[int]:
-    """Screens this rank's shards that are not done. Yields the number of records of each finished shard."""
+    """Screens the shards of this machine (rank). Yields the number of records of each shard when it is done.
+
+    Shards that are done already are yielded first.
+    """
     config = job.config
     rank = read_rank("prompts.world", config.world)
     numbers = [number for number in range(len(job.shards)) if number % config.world == rank]
@@ -259,7 +287,7 @@ def _screen_with_processes(job: ScreeningJob, numbers: Sequence[int], num_worker
 
 
 def _start_worker(job: ScreeningJob, parent: int) -> None:
-    """Prepares a worker process. It exits when its parent has exited, however that ended."""
+    """Prepares a worker process, which exits when its parent process has ended. parent: its process id."""
     os.environ["OMP_NUM_THREADS"] = "1"
 
     def exit_with_parent() -> None:

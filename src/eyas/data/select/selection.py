@@ -1,8 +1,8 @@
-"""Selects the prompts among the screened candidates: no duplicates, like production traffic, at most the limit.
+"""Selects prompts from the screened candidates: without duplicates, similar to production traffic, at most the limit.
 
-Holds a few bytes for each of the N candidates, so memory hardly grows with the data.
+    candidates -> drop duplicates and near-duplicates -> sample to match production, or at random -> prompts
 
-    candidates -> equal or nearly equal to an earlier one -> drawn by traffic, or evenly -> prompts
+It needs only a few bytes of memory for each of the N candidates.
 """
 
 import random
@@ -31,7 +31,12 @@ BATCH_PROMPTS = 1000  # prompts whose features are computed at a time
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A candidate that repeats another one. original: number of that earlier candidate."""
+    """A candidate that repeats an earlier one.
+
+    Attributes:
+        reason: DUPLICATE or NEAR_DUPLICATE.
+        original: The number of the earlier candidate.
+    """
 
     reason: str
     original: int
@@ -39,7 +44,13 @@ class Duplicate:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The result for all candidates. traffic: for the ledger, None without a production log."""
+    """The selection among all N candidates.
+
+    Attributes:
+        keep_N: True for each selected candidate.
+        duplicates: The duplicates, by the number of the candidate.
+        traffic: The entry `traffic` of ledger.json; None without a production log.
+    """
 
     keep_N: NDArray[np.bool_]
     duplicates: dict[int, Duplicate]
@@ -47,7 +58,7 @@ class Selection:
 
 
 def select_prompts(job: ScreeningJob) -> Selection:
-    """Selects the prompts from all candidates. Raises InputError for a production log without prompts."""
+    """Selects prompts from all screened candidates. Raises InputError if the production log has no prompts."""
     digests_N, lengths_N, sources_N = _load_arrays(job)
     duplicates = _find_duplicates(job, digests_N, sources_N)
     keep_N = np.ones(len(digests_N), dtype=np.bool_)
@@ -86,7 +97,10 @@ def _load_arrays(job: ScreeningJob) -> tuple[NDArray[np.uint64], NDArray[np.int6
 def _find_duplicates(
     job: ScreeningJob, digests_N: NDArray[np.uint64], sources_N: NDArray[np.int32]
 ) -> dict[int, Duplicate]:
-    """Returns the duplicates by candidate number. Only prompts that people wrote are compared for near-duplicates."""
+    """Returns the duplicates by the number of the candidate.
+
+    Prompts that eyas writes itself (builtin: sources) are compared for exact copies only.
+    """
     _, first, inverse = np.unique(digests_N, return_index=True, return_inverse=True)
     firsts_N = first[inverse]
     repeated = np.flatnonzero(firsts_N != np.arange(len(digests_N)))
@@ -108,7 +122,17 @@ def _find_duplicates(
 def _match_production(
     job: ScreeningJob, numbers: NDArray[np.int64], lengths_N: NDArray[np.int64], sources_N: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-    """Returns the candidates of `numbers` that match production traffic, and the ledger's entry on traffic."""
+    """Selects candidates so that topics and lengths resemble production.
+
+    Args:
+        job: The screening job.
+        numbers: The numbers of the candidates that are no duplicates.
+        lengths_N: The characters of each candidate.
+        sources_N: The index of the source of each candidate.
+
+    Returns:
+        The numbers of the selected candidates, and the entry `traffic` of ledger.json.
+    """
     config = job.config
     production = _read_production_log(config.production or "")
     is_candidate = np.zeros(len(lengths_N), dtype=np.bool_)
@@ -141,7 +165,7 @@ def _match_production(
 
 
 def _read_production_log(path: str) -> list[str]:
-    """Returns the user turns of at most MAX_PRODUCTION_REQUESTS requests, spread over the log. None of it is stored."""
+    """Returns the user turns of at most MAX_PRODUCTION_REQUESTS requests, evenly spread over the log."""
     source, texts = open_source(SourceConfig(path), 0), []
     step = -(-source.num_records // MAX_PRODUCTION_REQUESTS)
     for shard in source.shards:

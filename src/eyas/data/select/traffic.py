@@ -1,16 +1,17 @@
-"""Measures how far prompts are from production traffic, and selects prompts that come near it.
+"""Measures the distance of prompts from production traffic, and selects prompts that resemble it.
 
     texts --hash--> word 1- and 2-grams, 2**14 features --TF-IDF, SVD 64, k-means 24--> topic  }
     length in characters --quantiles of production--> bin                                      }  cell = (topic, bin)
 
-Production and pool (the candidates) are counted by cell; `select` gives each cell its share of production.
+The production prompts and the pool (the candidates) are counted by cell. `TrafficModel.select` takes prompts from the
+pool so that each cell has the same share as in production.
 
-The fitted model keeps of the production log: one weight per hashed feature and topic, the number of prompts in each
-cell, and a histogram of lengths. It keeps no text and no word. Every number is the same feature, and a feature that
-fewer than MIN_PROMPTS prompts have weighs nothing, so that no single prompt's words show.
+The fitted model stores three things from the production log: a weight for each hashed feature and topic, the number of
+prompts in each cell, and a histogram of lengths. It stores no text and no word. All numbers are one feature. A feature
+that fewer than MIN_PROMPTS prompts have gets weight 0, so the model does not reveal the words of a single prompt.
 
-Selection by importance weights that are summed over tokens (DSIR) was measured too. It is worse than no selection on
-samples of this size: it prefers short prompts.
+Selection by importance weights of tokens (DSIR) was measured, too. On samples of this size it was worse than random
+selection, because it prefers short prompts.
 """
 
 import heapq
@@ -43,10 +44,10 @@ _LENGTH_STEPS = np.unique(np.round(1.02 ** np.arange(0, 900)).astype(np.int64))
 
 @dataclass(frozen=True)
 class TrafficDistance:
-    """The distance of a set of prompts from production; 0 is equal, 1 has nothing in common."""
+    """The distance of a set of prompts from production traffic. 0: equal; 1: nothing in common."""
 
-    tv: float  # total variation of the topics: the share of prompts that would need another topic
-    ks: float  # Kolmogorov-Smirnov of the lengths: the largest gap between the two shares up to some length
+    tv: float  # total variation distance of the topics: the share of prompts with a wrong topic
+    ks: float  # Kolmogorov-Smirnov distance of the lengths in characters
 
     def to_json(self) -> dict[str, float]:
         """Returns both distances with four digits, for the ledger."""
@@ -55,11 +56,19 @@ class TrafficDistance:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """A cell (topic and length) with too few prompts in the pool; prompts of the nearest cells replace them."""
+    """A cell (topic and length bin) with too few prompts in the pool. Prompts of the nearest cells fill the gap.
+
+    Attributes:
+        topic: The index of the topic.
+        min_chars: The lower end of the length bin.
+        max_chars: The upper end of the length bin; None if it has none.
+        wanted: The number of prompts that the cell should get.
+        available: The number of prompts of the pool in the cell.
+    """
 
     topic: int
     min_chars: int
-    max_chars: int | None  # None: no upper end
+    max_chars: int | None
     wanted: int
     available: int
 
@@ -75,14 +84,14 @@ class TrafficSelection:
 
 
 def sample_texts(texts: Iterable[tuple[str, str]], size: int, seed: int) -> list[str]:
-    """Returns at most `size` texts of the pool: those whose ids have the smallest hashes, whatever their order.
+    """Returns a sample of at most `size` texts of the pool. The sample does not depend on the order of the texts.
 
-    Production is never sampled: its lengths count.
+    Only the start and the end of each text are returned, which `TrafficModel` reads.
 
     Args:
-        texts: Pairs of an id and a text. Only what `TrafficModel` reads of a text is held in memory.
-        size: The number of texts.
-        seed: Decides the hashes.
+        texts: Pairs of an id and a text. The texts whose ids have the smallest hashes are returned.
+        size: The maximum number of texts.
+        seed: The seed of the hashes.
     """
 
     def hash_id(pair: tuple[str, str]) -> bytes:
@@ -94,7 +103,7 @@ def sample_texts(texts: Iterable[tuple[str, str]], size: int, seed: int) -> list
 
 @dataclass(frozen=True)
 class TrafficModel:
-    """Topics, length bins, and the counts of production in them. Immutable; 1 MB, cheap to pass to a worker."""
+    """Topics, length bins, and the number of production prompts in each cell. Immutable; it needs about 1 MB."""
 
     weights: np.ndarray  # float32 [features, topics]: the topic of a text is the largest of log(1 + counts) @ weights
     nearness: np.ndarray  # float32 [topics, topics]: the cosine between topics
@@ -104,9 +113,15 @@ class TrafficModel:
 
     @classmethod
     def fit(cls, production: Sequence[str], pool_sample: Sequence[str], seed: int) -> "TrafficModel":
-        """Fits topics to production and pool together, both with the same weight; single-threaded and deterministic.
+        """Fits the topics to production and pool together. Both have the same total weight. Deterministic.
 
-        Raises InputError for an empty production log, and if the extra `data` is not installed.
+        Args:
+            production: The prompts of the production log.
+            pool_sample: A sample of the pool, from `sample_texts`.
+            seed: The seed of the random choices.
+
+        Raises:
+            InputError: The production log is empty, or the extra `data` is not installed.
         """
         if not production:
             problem = "The production log holds no prompt"
@@ -121,7 +136,7 @@ class TrafficModel:
         return cls(weights, nearness, edges, counts, _length_histogram(sizes))
 
     def assign_cells(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns the cell of each text, uint16 [n]: topic * bins + bin. It does not depend on the other texts."""
+        """Returns the cell of each text, uint16 [n]: topic * number of bins + bin."""
         if not texts:
             return np.zeros(0, dtype=np.uint16)
         topics = (_features(texts) @ self.weights).argmax(axis=1)
@@ -129,7 +144,12 @@ class TrafficModel:
         return (topics * self._num_bins + bins).astype(np.uint16)
 
     def measure_distance(self, cells: np.ndarray, lengths: np.ndarray) -> TrafficDistance:
-        """Returns the distance of prompts with these cells and lengths in characters ([n] each); 1 for no prompt."""
+        """Returns the distance of n prompts from production; 1 if n is 0.
+
+        Args:
+            cells: The cell of each prompt, [n].
+            lengths: The number of characters of each prompt, [n].
+        """
         if len(cells) == 0:
             return TrafficDistance(1.0, 1.0)
         pool = self._topic_shares(np.bincount(cells, minlength=len(self.production)))
@@ -139,18 +159,19 @@ class TrafficModel:
         return TrafficDistance(float(np.abs(pool - production).sum() / 2), float(np.abs(gap).max()))
 
     def select(self, cells: np.ndarray, lengths: np.ndarray, limit: int | None, seed: int) -> TrafficSelection:
-        """Selects among the prompts of the pool so that each cell has its share of production.
+        """Selects prompts from the pool so that each cell has the same share as in production.
 
-        Quotas are whole numbers by largest remainder: first of the topics, then of the bins of each topic, where bins
-        that earlier topics left short come first. Inside a cell the prompts are drawn. A cell without enough prompts is
-        reported, and filled from the nearest cell with prompts left: same topic and next length, then the next topic.
+        The quota of a cell is a whole number, by the largest remainder method: first for topics, then for the bins of
+        each topic. Inside a cell, prompts are sampled at random. If a cell has too few prompts, it is reported, and
+        prompts of the nearest cells are taken instead: the same topic with the next length, then the next topic.
 
         Args:
-            cells: Cell of each prompt of the pool, [n].
-            lengths: Characters of each prompt, [n].
-            limit: Number of prompts. None: the largest number for which topics, and bins, miss at most TOLERANCE. A
-                topic or bin of which the pool has nothing is ignored there, but reported.
-            seed: Decides the draw.
+            cells: The cell of each prompt of the pool, [n].
+            lengths: The number of characters of each prompt, [n].
+            limit: The number of prompts. None selects the largest number for which at most the share TOLERANCE of the
+                prompts has another topic or length than in production. Topics and bins that the pool lacks are ignored
+                for this, but reported.
+            seed: The seed of the random choice.
         """
         available = np.bincount(cells, minlength=len(self.production))
         number = min(len(cells), self._largest_number(available) if limit is None else limit)
@@ -178,7 +199,7 @@ class TrafficModel:
         return counts.reshape(-1, self._num_bins).sum(axis=1) / counts.sum()
 
     def _quotas(self, number: int) -> np.ndarray:
-        """Returns how many of `number` prompts each cell should have, int64 [cells]."""
+        """Returns the quota of each cell if `number` prompts are selected, int64 [cells]."""
         exact = (self.production * (number / self.production.sum())).reshape(-1, self._num_bins)
         topics = _apportion(exact.sum(axis=1), number)
         quotas = np.zeros(exact.shape, dtype=np.int64)
@@ -190,9 +211,11 @@ class TrafficModel:
         return quotas.ravel()
 
     def _largest_number(self, available: np.ndarray) -> int:
-        """Returns the largest number of prompts that the pool can supply in the proportions of production.
+        """Returns the largest number of prompts that the pool can supply with the shares of production.
 
         At most the share TOLERANCE may be missing. Topics and length bins without any prompt are ignored.
+
+        available: The number of prompts of the pool in each cell.
         """
         shares = (self.production / self.production.sum()).reshape(-1, self._num_bins)
         there = available.reshape(shares.shape)
@@ -207,7 +230,14 @@ class TrafficModel:
         return max(low, min(1, int(available.sum())))
 
     def _fill_from_nearest(self, cell: int, number: int, taken: np.ndarray, available: np.ndarray) -> None:
-        """Adds `number` prompts to `taken`, from the cells nearest to `cell`."""
+        """Takes `number` prompts from the cells nearest to `cell`: increases their counts in `taken`.
+
+        Args:
+            cell: The cell with too few prompts.
+            number: The number of missing prompts.
+            taken: The number of prompts taken from each cell; changed in place.
+            available: The number of prompts of the pool in each cell.
+        """
         topic, own_bin = divmod(cell, self._num_bins)
         distance = np.abs(np.arange(self._num_bins) - own_bin)
         others, bins = np.divmod(np.arange(len(taken)), self._num_bins)
@@ -227,9 +257,14 @@ class TrafficModel:
 
 
 def _apportion(exact: np.ndarray, total: int, first: np.ndarray | None = None) -> np.ndarray:
-    """Returns whole numbers near `exact` that sum to `total`: all rounded down, then the largest remainders up.
+    """Rounds numbers to whole numbers that sum to `total`: rounds all down, then the largest remainders up.
 
-    `first` ranks the entries that are not zero, instead of the remainders. Ties go to the earlier entry.
+    Of equal remainders, the earlier one is rounded up.
+
+    Args:
+        exact: The numbers.
+        total: The sum of the result.
+        first: Ranks instead of remainders: entries with the largest rank are rounded up first. None: remainders.
     """
     whole = np.floor(exact + 1e-9).astype(np.int64)
     while whole.sum() > total:
@@ -265,7 +300,7 @@ def _features(texts: Sequence[str]) -> Any:
 
 
 def _subsample(texts: Sequence[str]) -> list[str]:
-    """Returns at most MAX_FITTED of the texts, at equal distances."""
+    """Returns at most MAX_FITTED of the texts, evenly spaced."""
     if len(texts) <= MAX_FITTED:
         return list(texts)
     return [texts[index * len(texts) // MAX_FITTED] for index in range(MAX_FITTED)]
@@ -274,9 +309,8 @@ def _subsample(texts: Sequence[str]) -> list[str]:
 def _fit_topics(production: list[str], pool: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns `TrafficModel.weights` and `TrafficModel.nearness`.
 
-    The nearest topic is the one with the largest cosine between vector and center. A center lies in the space of the
-    components, which is linear in the features, and the cosine's divisor is the same for all topics. So one matrix from
-    features to topics is enough, and the components need not be kept.
+    The topic of a text is the center with the largest cosine. Reducing the features to components is linear, and the
+    length of the text's vector is the same for all centers. Therefore one matrix from features to topics is enough.
     """
     features = _features([*production, *pool])
     from sklearn.cluster import KMeans

@@ -1,10 +1,11 @@
-"""Reads prompt files: how a file is split into spans, and which values a span holds. `source.py` calls it.
+"""Reads prompt files: splits a file into spans, and reads the values of a span. `source.py` calls it.
 
-To add a format: an ending in FILE_FORMATS, spans in `split_file` and values in `read_values`.
+To add a format, add its ending to FILE_FORMATS, its spans to `split_file` and its values to `read_values`.
 
-    lines, log         | 1000 lines | 1000 lines | 1000 lines | rest |       a span is a range of bytes
-    parquet            | row group  | row group  |                          a span is a row group
-    csv, compressed    | file                                        |      a span is the file
+    format             the file, split into spans                          one span
+    lines, log         | 1000 lines | 1000 lines | 1000 lines | rest |       a range of bytes
+    parquet            | row group  | row group  |                          a row group
+    csv, compressed    | file                                        |      the whole file
 """
 
 import csv
@@ -54,8 +55,11 @@ UNREADABLE: Final = object()
 class Span:
     """A part of a file that one worker reads at a time.
 
-    begin, end: bytes, or row groups of a Parquet file, or indices of the grammar. first_record: its index in the file.
-    num_records: blank lines included.
+    Attributes:
+        begin: The first byte; in a Parquet file, the first row group; for a builtin: source, the first record.
+        end: The end, in the same unit; it is not part of the span.
+        first_record: The index of the first record in the file.
+        num_records: The number of records, blank lines included.
     """
 
     begin: int
@@ -65,12 +69,12 @@ class Span:
 
 
 def is_data_file(name: str) -> bool:
-    """Returns True for a name with a known ending, unless the file is hidden."""
+    """Returns True if a file name has a known ending and does not begin with a dot."""
     return not name.startswith(".") and Path(name).suffix.lower() in FILE_FORMATS
 
 
 def find_format(name: str) -> FileFormat:
-    """Returns the format of a file name. Raises InputError for an unknown ending."""
+    """Returns the format of a file by its name: "a.jsonl" -> "lines". Raises InputError for an unknown ending."""
     if not is_unicode(name):  # the ledger and every id would hold it
         raise InputError(f"The file name {name!r} is not valid UTF-8", "Rename the file")
     found = FILE_FORMATS.get(Path(name).suffix.lower())
@@ -100,7 +104,7 @@ def split_file(path: StoragePath, file_format: FileFormat) -> tuple[str, list[Sp
 
 
 def split_range(num_records: int) -> list[Span]:
-    """Returns the spans of `num_records` conversations that eyas writes itself."""
+    """Returns the spans of a builtin: source with `num_records` conversations, which eyas writes itself."""
     starts = range(0, num_records, SHARD_RECORDS)
     ends = [min(start + SHARD_RECORDS, num_records) for start in starts]
     return [Span(start, end, start, end - start) for start, end in zip(starts, ends, strict=True)]
@@ -113,7 +117,7 @@ def _read_blocks(file: BinaryIO, digest: "hashlib._Hash") -> Iterator[bytes]:
 
 
 def _split_lines(blocks: Iterator[bytes]) -> list[Span]:
-    """Splits after SHARD_RECORDS lines, or at the first line end after SHARD_BYTES."""
+    """Returns spans of SHARD_RECORDS lines. A span with long lines ends at the first line end after SHARD_BYTES."""
     spans: list[Span] = []
     offset = begin = count = first = 0  # offset: bytes before this block
     is_open = False  # after a line that has no end yet
@@ -151,7 +155,7 @@ def _split_whole(file: BinaryIO, name: str, file_format: FileFormat, size: int) 
 def read_values(path: StoragePath, file_format: FileFormat, span: Span) -> Iterator[Any]:
     """Yields one value for each record of a span.
 
-    Yields NO_RECORD for a blank line and for a log line without a prompt, UNREADABLE for a line that cannot be read.
+    Yields NO_RECORD for a blank line or a log line without a prompt, and UNREADABLE for a line that cannot be read.
     Raises InputError for a damaged file.
     """
     with path.open() as file:
@@ -184,9 +188,9 @@ def _parse_line(line: bytes, name: str) -> Any:
 
 
 def _read_parquet_rows(file: BinaryIO, name: str, span: Span) -> Iterator[dict[str, Any]]:
-    """Yields rows with the columns that a record format reads: other columns may hold what Python cannot.
+    """Yields the rows of a span, with only the columns that a record format reads and without empty cells.
 
-    Leaves out cells without a value: in Parquet each row has each column.
+    Other columns are not read, because they may hold values that Python cannot represent.
     """
     pyarrow = import_extra("pyarrow.parquet", "data")
     try:
@@ -202,7 +206,7 @@ def _read_parquet_rows(file: BinaryIO, name: str, span: Span) -> Iterator[dict[s
 
 
 def _read_csv_rows(file: BinaryIO, name: str) -> Iterator[dict[str, str]]:
-    """Yields the rows of a CSV or TSV file by their header. Raises InputError for a file that is not CSV."""
+    """Yields each row of a CSV or TSV file as {heading: value}. Raises InputError for a file that is not CSV."""
     csv.field_size_limit(2**31 - 1)
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     # strict: otherwise a quote that is never closed takes all rows after it for one field, without an error.

@@ -1,4 +1,4 @@
-"""Parses the record formats that prompts come in. `parse_record` returns user turns, and on request the system message.
+"""Parses the formats of prompt records. `parse_record` returns the user turns, and the system message if requested.
 
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}, ...]}    OpenAI; also "conversation"
     {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", ...}, ...]}      ShareGPT
@@ -9,8 +9,8 @@
     {"body": {"messages": ...}}   {"request": {...}}                                       request logs, OpenAI batches
     {"rendered": "<|im_start|>user ..."}                                                   logs of vLLM and SGLang
 
-The first of these keys that a record has decides its shape; all other keys are ignored. Answers of the source are
-dropped: the target writes its own.
+The first of these keys that a record has determines its format (in code: its shape). All other keys are ignored.
+Answers in the records are dropped, because the target generates its own.
 
 `parse_log_line` reads the lines of the servers' request logs, which hold the prompt as the chat template rendered it:
 
@@ -32,7 +32,7 @@ from typing import Any, Final
 from eyas.chat.conversation import Message, Role, is_unicode
 
 NO_RECORD: Final = object()
-"""The value of a line without a record."""
+"""The value of a line that contains no record, such as a blank line."""
 
 # Reasons to reject a record, as the ledger names them.
 UNKNOWN_SHAPE = "unknown_shape"
@@ -57,27 +57,38 @@ READ_KEYS = frozenset((*_CONVERSATION_KEYS, "rendered", "input", "context", "tru
 
 @dataclass(frozen=True)
 class ParsedRecord:
-    """The messages of a record that eyas uses, and what it left out."""
+    """The messages of a record that eyas uses.
+
+    Attributes:
+        shape: The name of the record's format, such as "messages".
+        messages: The user turns, after the system message if it is kept.
+        num_answers: The number of assistant turns, which are dropped.
+    """
 
     shape: str
-    messages: tuple[Message, ...]  # system?, user, user, ...
-    num_answers: int  # assistant turns dropped
+    messages: tuple[Message, ...]
+    num_answers: int
 
 
 @dataclass(frozen=True)
 class RejectedRecord:
-    """A record that holds no prompt: the reason, and the name of its format if that is known."""
+    """A record without a usable prompt.
+
+    Attributes:
+        reason: The reason, as the ledger names it, such as NO_USER_TURN.
+        shape: The name of the record's format; None if it is unknown.
+    """
 
     reason: str
     shape: str | None
 
 
 def parse_record(value: Any, keep_system: bool = False) -> ParsedRecord | RejectedRecord:
-    """Returns the user turns of a JSON value, or the reason why it has none.
+    """Returns the user turns of a record, or the reason why it has no usable prompt.
 
     Args:
         value: A JSON value: an object of one of the formats above, or a string.
-        keep_system: Keeps a leading system message, too.
+        keep_system: Returns a leading system message, too.
     """
     parsed = _parse(value)
     if isinstance(parsed, RejectedRecord) or keep_system:
@@ -177,7 +188,7 @@ def _is_list_of_objects(items: Any) -> bool:
 
 
 def _join_text(content: Any) -> str | None:
-    """Returns the text of a message; joins OpenAI's list of parts. Returns None if a part is not text."""
+    """Returns the text of a message, which is a string or OpenAI's list of parts. Returns None if a part is no text."""
     if isinstance(content, str):
         return content
     if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
@@ -205,10 +216,13 @@ _SGLANG_CHARS = 2048  # SGLang at --log-requests-level 2 keeps so many character
 
 
 def parse_log_line(line: bytes) -> Any:
-    """Returns the value of a log line, for `parse_record`.
+    """Converts a log line to a value for `parse_record`.
 
-    That is {"rendered": text} for a logged request, {"truncated": true} for a prompt that the server cut, a JSON object
-    as it is unless it is an event of SGLang, and NO_RECORD for any other line.
+    line                                              result
+    a request in the log of vLLM or SGLang            {"rendered": text}
+    such a request with a prompt that the log cut     {"truncated": True}
+    another JSON object                               the object
+    any other line                                    NO_RECORD
     """
     text = line.decode("utf-8", "replace").strip()
     if text.startswith("{"):
@@ -259,13 +273,13 @@ _ANY_MARKER = re.compile(r"<\|[a-zA-Z_]{1,40}\|>|<｜[^｜]{1,40}｜>|<start_of_
 
 
 def parse_rendered_prompt(text: str) -> list[Message] | None:
-    """Splits a prompt after the chat template into its messages.
+    """Splits a prompt that a chat template rendered into its messages.
 
-    Text outside of turns is dropped, and so is the last, open turn of the assistant. Text without any marker is one
-    user turn: a prompt of /v1/completions.
+    Text outside of turns is dropped, and so is an empty assistant turn at the end. Text without markers is one user
+    turn, because it is a prompt of /v1/completions.
 
     Returns:
-        The messages, or None for markers of an unknown template and for a turn of a tool.
+        The messages; None if the template is unknown, or if the prompt has a turn of a tool.
     """
     for head, end in TEMPLATE_FAMILIES:
         heads = list(re.finditer(head, text))

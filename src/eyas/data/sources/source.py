@@ -1,7 +1,7 @@
-"""Prompt sources: files on any fsspec URL, datasets of the Hugging Face hub, or eyas's own grammar.
+"""Prompt sources: files at any fsspec URL, datasets of the Hugging Face hub, or prompts that eyas writes itself.
 
-A source is split into shards, which workers read independently of each other. The data alone decides where a shard
-ends (`file_formats.py`), so the same prompts come out whatever the number of workers.
+A source is split into shards, which workers read independently. Only the data determines where a shard ends
+(`file_formats.py`), so the result does not depend on the number of workers.
 """
 
 import re
@@ -86,7 +86,15 @@ class SourceConfig:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a source. key: its name in the ledger, the same on every machine."""
+    """A file of a source.
+
+    Attributes:
+        url: The path or URL of the file.
+        key: The name of the file in the ledger, the same on every machine.
+        source_name: The name with which the ids of its records begin.
+        format: The format of the file.
+        digest: The SHA-256 of the file, as "sha256:HEX".
+    """
 
     url: str
     key: str
@@ -97,7 +105,14 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class SourceShard:
-    """The part of a source that one worker reads at a time. first_record: its index in the source."""
+    """A part of a source, which one worker reads at a time.
+
+    Attributes:
+        source_index: The index of the source in the recipe.
+        file_index: The index of the file in the source.
+        span: The part of the file.
+        first_record: The number of the first record in ids.
+    """
 
     source_index: int
     file_index: int
@@ -121,7 +136,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The name in the ledger."""
+        """The name of the source in the ledger."""
         return ", ".join(sorted({file.source_name for file in self.files}))
 
     @property
@@ -137,10 +152,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Record:
-    """A record that is not blank.
+    """A record of a source, before its format is parsed.
 
-    id: "<source>:<index from 0>". value: a JSON value or a line of text, None if it cannot be read (`is_json` is then
-    False). location: "<file>:<line from 1>", for the ledger. task: as the source names it.
+    Attributes:
+        id: SOURCE:INDEX, counted from 0.
+        location: FILE:LINE, counted from 1, for the ledger.
+        source: The name of the source.
+        task: The task of a builtin: record; None for other sources.
+        value: A JSON value or a line of text; None if the record cannot be read.
+        is_json: False if the record cannot be read.
     """
 
     id: str
@@ -152,7 +172,7 @@ class Record:
 
 
 def open_source(config: SourceConfig, source_index: int) -> Source:
-    """Reads a source once to compute its digests, to split it into shards and to count its records.
+    """Opens a source: reads all its files once, computes their digests, splits them into shards and counts records.
 
     Args:
         config: The source.
@@ -186,7 +206,7 @@ def open_source(config: SourceConfig, source_index: int) -> Source:
 
 
 def read_shard(source: Source, shard: SourceShard) -> Iterator[Record]:
-    """Yields the records of a shard. Raises InputError for a file that changed or is damaged."""
+    """Yields the records of a shard, without blank lines. Raises InputError for a damaged or changed file."""
     file = source.files[shard.file_index]
     if file.format == "grammar":
         yield from _write_grammar_records(source, shard)
@@ -214,7 +234,7 @@ def read_records(config: SourceConfig) -> Iterator[Record]:
 
 
 def _find_files(config: SourceConfig) -> tuple[list[StoragePath], Path | None]:
-    """Returns the data files, and the directory of a dataset of the hub."""
+    """Returns the data files of a source, and for a hf: source the directory of the downloaded dataset, else None."""
     if config.path.startswith(HUB):
         directory = _download_dataset(config)
         found = sorted(path for path in directory.glob(config.files or "**/*") if path.is_file())
@@ -263,7 +283,7 @@ def _open_grammar(config: SourceConfig, source_index: int) -> Source:
 
 
 def _write_grammar_records(source: Source, shard: SourceShard) -> Iterator[Record]:
-    """Yields conversations that eyas writes itself, one of each family in turn."""
+    """Yields the records of a builtin: source. Its families of prompts take turns."""
     families, split = list(FAMILIES), source.config.path.removeprefix(BUILTIN)
     for number in range(shard.span.begin, shard.span.end):
         index, family = divmod(number, len(families))
