@@ -1,1 +1,1 @@
-"""Reads the head directories of every project, writes those of the engines, and checks heads against targets."""
+"""Reads head directories of other projects, writes them for SGLang and vLLM, and checks heads against targets."""

@@ -1,16 +1,17 @@
 """Converts the layer ids in a head's config.json to hidden_states ids. Projects store and count them differently.
 
-    hidden_states of the target   0        1        2        3    ...    n
-                              embed -> [0] -> [1] -> [2] -> ...  -> [n-1] -> norm
+    embed -> [layer 0] -> [layer 1] -> [layer 2] -> ... -> [layer n-1] -> norm
+           ^            ^            ^            ^                           ^
+           0            1            2            3       hidden_states id    n
 
-    place of the list           reader             meaning of an id i    ids of the default layers
-    top level                   vLLM, speculators  hidden_states[i]      2, n // 2, n - 3
-    eagle_config, first is 1    SGLang             hidden_states[i + 1]  1, n // 2 - 1, n - 4
-    eagle_config, first is not  SGLang             hidden_states[i]      (before sglang #25454: i + 1)
-    no list                     all                                      hidden_states 2, n // 2, n - 3
+    The list of ids is          read by            an id i means         list for the default layers
+    at the top level            vLLM, speculators  hidden_states[i]      2, n // 2, n - 3
+    in eagle_config, 1 first    SGLang             hidden_states[i + 1]  1, n // 2 - 1, n - 4
+    in eagle_config, other      SGLang             hidden_states[i]      (before sglang #25454: i + 1)
+    missing                     all                                      the default layers are used
 
-SpecForge, TorchSpec and ModelOpt write the list under eagle_config and train on hidden_states[i + 1]. eyas itself uses
-one meaning, `HFIndex`: hidden_states[i], the input of layer i. docs/formats.md has the same tables.
+SpecForge, TorchSpec and ModelOpt write the list in eagle_config and train on hidden_states[i + 1]. Code of eyas uses
+`HFIndex`, where i means hidden_states[i], the input of layer i. docs/formats.md has the same tables.
 """
 
 from collections.abc import Sequence
@@ -27,17 +28,22 @@ FIX_LIST_LAYERS = f"Write {AUX_LAYERS_KEY} at the top level of config.json, as i
 
 @dataclass(frozen=True)
 class AuxLayers:
-    """The captured layers of a config.json. `ids` is None if the findings have a misfit."""
+    """The captured layers of a config.json.
+
+    Attributes:
+        ids: The hidden_states ids; None if the findings have a misfit.
+        findings: Everything noticed while reading.
+    """
 
     ids: tuple[HFIndex, ...] | None
     findings: tuple[Finding, ...] = ()
 
 
 def to_sglang_ids(ids: Sequence[HFIndex]) -> list[int] | None:
-    """Returns the list to write under `eagle_config`, or None if no list makes SGLang read these layers.
+    """Returns the list to write in `eagle_config`, or None if no list makes SGLang read these layers.
 
-    SGLang adds 1 to each id of a list that begins with 1 and takes any other list literally. So [2, ...] is written as
-    [1, ...], and layers that begin with layer 1 cannot be written.
+    SGLang adds 1 to each id if the first id is 1. Otherwise it does not change the ids. So [2, 6, 9] is written as
+    [1, 5, 8], and a list for layers such as [1, 6, 9] is impossible.
     """
     if ids[0] == 1:
         return None
@@ -45,19 +51,21 @@ def to_sglang_ids(ids: Sequence[HFIndex]) -> list[int] | None:
 
 
 def default_layers_as_outputs(num_layers: int) -> list[int]:
-    """Returns the default layers counted as layer outputs. Such ids at the top level of config.json are suspicious.
+    """Returns the default layers with 1 subtracted: their ids if outputs of layers are counted.
 
-    Returns [] for a target of fewer than 7 layers, which has no default layers.
+    A head whose top-level list has these ids may have counted wrongly. Returns [] for a target of fewer than 7 layers,
+    which has no default layers.
     """
     return [i - 1 for i in default_aux_layers(num_layers)] if num_layers >= 7 else []
 
 
 def read_aux_layers(top_level: Any, nested: Any, num_layers: int | None) -> AuxLayers:
-    """Returns the layers that the two lists of a config.json mean together.
+    """Returns the captured layers that a config.json describes by one or two lists.
 
     Args:
-        top_level: The list at the top level; None or [] if there is none (ModelOpt writes [] for the default layers).
-        nested: The list under eagle_config, the same.
+        top_level: The list at the top level. None or [] means that there is none (ModelOpt writes [] for the default
+            layers).
+        nested: The list in eagle_config. None or [] means that there is none.
         num_layers: The number of layers of the target; None if it is unknown.
     """
     for ids in (top_level, nested):
@@ -83,7 +91,7 @@ def read_aux_layers(top_level: Any, nested: Any, num_layers: int | None) -> AuxL
 
 
 def _meanings(nested: list[int], num_layers: int | None) -> list[list[int]]:
-    """Returns the hidden_states ids that a nested list may mean: two possible lists, or one if the target decides."""
+    """Returns the possible meanings of a list in eagle_config, each as hidden_states ids: one or two lists, or none."""
     outputs = [i + 1 for i in nested]
     if nested[0] == 1:
         return [outputs]

@@ -1,14 +1,14 @@
-"""Reads and writes config.json of a head. It reads the layouts of all projects.
+"""Reads and writes config.json of a head. It reads the layouts of several projects.
 
-    layout           sizes stand in            layers stand in           recognized by
-    eyas             top level                 top level, eagle_config   "eyas"
-    speculators      transformer_layer_config  top level                 "speculators_model_type"
-    ModelOpt         top level                 eagle_config              "use_last_layernorm" under eagle_config
-    SpecForge, ...   top level                 eagle_config              nothing else (TorchSpec writes the same)
-    official EAGLE   top level                 nowhere                   nothing else
+    layout                  place of the sizes        place of the layer ids    recognized by the key
+    eyas                    top level                 top level, eagle_config   "eyas"
+    speculators             transformer_layer_config  top level                 "speculators_model_type"
+    ModelOpt                top level                 eagle_config              "use_last_layernorm" in eagle_config
+    SpecForge or TorchSpec  top level                 eagle_config              "eagle_config"
+    official EAGLE          top level                 none                      none of these
 
-The keys that are present decide how a file is read. The layout is only named in messages. docs/formats.md has the
-conventions and their sources.
+Each key is read wherever it is. The name of the layout is used in messages and for a few defaults. docs/formats.md has
+the conventions and their sources.
 """
 
 import json
@@ -110,7 +110,7 @@ class ParsedConfig:
 
 
 def build_config_json(config: HeadConfig, metadata: HeadMetadata, dtype: torch.dtype) -> dict[str, Any]:
-    """Returns the object of config.json: the keys of SGLang and vLLM, and the keys of eyas under "eyas"."""
+    """Returns the content of config.json: the keys that SGLang and vLLM read, and the metadata of eyas in "eyas"."""
     ids = [int(i) for i in config.aux_layer_ids]
     eos = list(metadata.eos_ids)
     nested = to_sglang_ids(config.aux_layer_ids) or [i - 1 for i in ids]
@@ -138,10 +138,10 @@ def is_head_config(raw: Mapping[str, Any]) -> bool:
 
 
 def parse_config(raw: Mapping[str, Any], num_layers: int | None) -> ParsedConfig:
-    """Parses the object of a config.json and collects everything that is wrong with it.
+    """Parses a config.json and collects all problems as findings.
 
     Args:
-        raw: The object, in the layout of any project.
+        raw: The content of config.json, in any of the layouts above.
         num_layers: The number of layers of the target; None if it is unknown.
     """
     parser = _ConfigParser(_flatten(raw), _detect_layout(raw))
@@ -163,7 +163,7 @@ def _detect_layout(raw: Mapping[str, Any]) -> str:
 
 
 def _flatten(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the configuration on one level, with the keys of transformers 4 for a Llama model."""
+    """Returns the configuration without nested tables of sizes, with the key names of transformers 4 for Llama."""
     layer = raw.get("transformer_layer_config")
     flat = {**SPECULATORS_DEFAULTS, **layer} if isinstance(layer, dict) else {}
     flat |= {key: value for key, value in raw.items() if key not in flat or value is not None}
@@ -185,7 +185,7 @@ def _flatten(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _ConfigParser:
-    """A reader of one flat configuration. It collects everything that is wrong in `findings`."""
+    """A parser of one configuration from `_flatten`. It appends every problem to `findings`."""
 
     def __init__(self, raw: dict[str, Any], layout: str) -> None:
         self.raw, self.layout = raw, layout

@@ -1,4 +1,4 @@
-"""Checks whether a head and a target fit together. D hidden size, W target vocabulary."""
+"""Checks that a head fits a target. D hidden size, W target vocabulary."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -22,13 +22,13 @@ def check_fit(
     target_digest: str | None = None,
     text_digests: Mapping[str, str | None] | None = None,
 ) -> list[Finding]:
-    """Returns every difference between what the head was trained for and the target, misfits first.
+    """Returns a finding for each difference between the target and the head's training target, misfits first.
 
     Args:
         stored: The head.
         info: The target.
-        target_digest: The target's digest; None skips its comparison.
-        text_digests: The target's digests of its "tokenizer" and "chat template"; a missing one is not compared.
+        target_digest: The digest of the target; None skips this comparison.
+        text_digests: The digests of the target's "tokenizer" and "chat template"; a missing digest is not compared.
     """
     config, metadata = stored.config, stored.metadata
     findings: list[Finding] = []
@@ -89,7 +89,7 @@ def check_embedding(stored: StoredHead, rows_WD: Tensor) -> list[Finding]:
 
 
 def check_weights(stored: StoredHead) -> list[Finding]:
-    """Returns what the weights alone reveal, without a target."""
+    """Returns warnings about the weights of a head for which no target is needed."""
     findings: list[Finding] = []
     norm_D = stored.head.midlayer.input_layernorm.weight.detach()
     if stored.layout == "ModelOpt" and not torch.allclose(norm_D, norm_D[0], rtol=1e-2):

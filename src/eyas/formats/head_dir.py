@@ -1,9 +1,8 @@
-"""Reads and writes head directories: `config.json` and `model.safetensors`. It reads those of every project.
+"""Reads and writes head directories: `config.json` and `model.safetensors`. Heads of other projects are converted.
 
-The captured layers are written twice, because the readers disagree: vLLM takes the top-level list literally, as
-HFIndex, and SGLang counts the nested list as outputs of layers (`formats.aux_layers`). `d2t` holds offsets. The
-embedding is not stored: it is the target's. Heads of other projects are converted to the same `StoredHead`;
-docs/formats.md has the conventions.
+config.json has two lists of the captured layers: vLLM reads the list at the top level, and SGLang reads the list in
+eagle_config, which counts differently (`formats.aux_layers`). The tensor d2t holds offsets. The embedding is not
+stored, because a head uses the embedding of its target. docs/formats.md has the conventions of all projects.
 """
 
 import json
@@ -39,7 +38,7 @@ class StoredHead:
         digest: The digest of config.json and the weights.
         layout: The project whose conventions the files follow.
         findings: Warnings and remarks from reading the files; no misfit.
-        embedding_WD: The embedding in the file, if there is one. The head runs with the target's own.
+        embedding_WD: The embedding in the file; None if there is none. The head does not use it.
     """
 
     head: Head
@@ -53,7 +52,7 @@ class StoredHead:
 
 
 def write_head(directory: Path, head: Head, vocab: DraftVocab, metadata: HeadMetadata, dtype: torch.dtype) -> str:
-    """Writes a head directory in this precision and returns its digest."""
+    """Writes a head directory with weights of this dtype and returns its digest."""
     vocab.check()
     assert (vocab.size, vocab.target_size) == (head.config.draft_vocab_size, head.config.vocab_size)
     write_files(directory, build_config_json(head.config, metadata, dtype), head_tensors(head, vocab, dtype))
@@ -61,14 +60,14 @@ def write_head(directory: Path, head: Head, vocab: DraftVocab, metadata: HeadMet
 
 
 def write_files(directory: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Writes the weights, then config.json, which ends the directory. Equal input gives equal bytes."""
+    """Writes the weights and then config.json, so that a directory with config.json is complete."""
     (directory / CONFIG_FILE).unlink(missing_ok=True)
     write_atomic(directory / WEIGHTS_FILE, save_safetensors(tensors, metadata={"format": "pt"}))
     write_atomic(directory / CONFIG_FILE, json.dumps(config, indent=2) + "\n")
 
 
 def head_tensors(head: Head, vocab: DraftVocab, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Returns the tensors to store, by name: the weights in this precision, d2t and t2d."""
+    """Returns the tensors of model.safetensors by name: the weights in this dtype, d2t and t2d."""
     tensors = {
         name: weight.detach().to("cpu", dtype).clone(memory_format=torch.contiguous_format)
         for name, weight in head.state_dict().items()
@@ -77,13 +76,13 @@ def head_tensors(head: Head, vocab: DraftVocab, dtype: torch.dtype) -> dict[str,
 
 
 def digest_head(directory: Path) -> str:
-    """Returns the digest over config.json and the weights. Raises InputError if one of the files is missing."""
+    """Returns the digest of config.json and the weights. Raises InputError if one of these files is missing."""
     names = [CONFIG_FILE, *([path.name for path in weight_files(directory)] or [WEIGHTS_FILE])]
     return digest_json({name: digest_file(directory / name) for name in names})
 
 
 def resolve_head(name: str | Path) -> Path:
-    """Returns the directory of a head: "embedded" is the one shipped with eyas, any other name is a local directory.
+    """Returns the directory of a head: a local directory, or for "embedded" the head that ships with eyas.
 
     Raises:
         InputError: The directory does not exist.
@@ -100,14 +99,14 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None, num_layer
     """Reads a head directory.
 
     Args:
-        directory: The directory, in the layout of any project.
-        dtype: The precision of the head in memory; None for that of config.json.
-        num_layers: The number of layers of the target, for heads that do not name the layers they read.
+        directory: The directory, in any of the layouts of `formats.config`.
+        dtype: The dtype of the head in memory; None for the dtype that config.json names.
+        num_layers: The number of layers of the target. Heads whose config.json names no captured layers need it.
 
     Raises:
-        InputError: Something is wrong: a file is missing or damaged, the graph is unknown, a tensor is missing,
-            unexpected, misshapen or not finite, d2t and t2d disagree, or the layers may mean two things. The error
-            names everything that is wrong.
+        InputError: A file is missing or damaged, the graph is unknown, a tensor is missing, unexpected, of a wrong shape
+            or not finite, d2t and t2d disagree, or the list of layers has two possible meanings. The error names all
+            problems.
     """
     directory = Path(directory)
     parsed, weights = inspect_head(directory, num_layers)
@@ -128,9 +127,9 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None, num_layer
 
 
 def inspect_head(directory: Path, num_layers: int | None = None) -> tuple[ParsedConfig, LoadedWeights | None]:
-    """Reads the configuration and the weights and collects what is wrong with them in their findings.
+    """Reads the configuration and the weights of a head. Their `findings` list all problems.
 
-    Returns no weights if the configuration has a misfit. Raises InputError for files that are missing or damaged.
+    Returns None for the weights if the configuration has a misfit. Raises InputError for files that are missing or damaged.
     """
     parsed = parse_config(read_json(directory / CONFIG_FILE), num_layers)
     if parsed.config is None:
@@ -145,7 +144,7 @@ def inspect_head(directory: Path, num_layers: int | None = None) -> tuple[Parsed
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads a file of one JSON object. Raises InputError if it is missing or holds something else."""
+    """Reads a file that contains one JSON object. Raises InputError if it is missing or contains something else."""
     try:
         raw = json.loads(path.read_bytes())
     except OSError as error:
@@ -154,5 +153,5 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"{path} is not valid JSON", FIX_HEAD) from error
     if not isinstance(raw, dict):
-        raise InputError(f"{path} holds no JSON object", FIX_HEAD)
+        raise InputError(f"{path} does not contain a JSON object", FIX_HEAD)
     return raw

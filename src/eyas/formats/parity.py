@@ -1,11 +1,10 @@
 """Checks that an exported directory, read by the rules of another engine, gives the logits of the exported head.
 
-    text      x0 x1 x2 ... xm | xm+1 ... xT        the target's states of all layers, computed once
-    round 1   rows 0..m-1 from the target's states, then NUM_DRAFT_STEPS drafts, each from the step before
-    round 2   the drafts are dropped; the next rows from the target's states, then NUM_DRAFT_STEPS drafts again
+Two implementations run the head and their logits are compared: `model.head`, and `formats.reference_reader`, which
+follows the rules of the engine. Both get the same text, the same hidden states of the target and the same embedding.
 
-Both sides get the same text, the same states and the same rows of the embedding. `formats.reference_reader` follows the
-rules of the engine: it chooses which states to read, maps draft tokens by its d2t, and computes the rest itself.
+    round 1   both run the head over the first rows of the text, then draft NUM_DRAFT_STEPS tokens
+    round 2   both drop the drafted tokens, run the head over the next rows of the text, and draft again
 
 T rows, D hidden size, L = 3D captured features, V draft vocabulary.
 """
@@ -36,9 +35,9 @@ class ParityResult:
 
     Attributes:
         layers: The hidden_states ids that the engine reads.
-        largest_logit: The largest absolute logit, the scale of the tolerance.
-        steps: The largest difference of a logit by step, over both rounds.
-        same_tokens: True if both sides drafted the same tokens.
+        largest_logit: The largest absolute logit of eyas. The tolerance is a share of it.
+        steps: For each step of a round, the largest difference between two logits. The first step is the text's rows.
+        same_tokens: True if both implementations drafted the same tokens.
     """
 
     layers: list[int]
@@ -64,7 +63,7 @@ class TargetStates:
         ids_T: The tokens.
         embeds_TD: Their rows of the embedding.
         states_TD: The input of each layer, and last the output of the last layer before the final norm.
-        aux_TL: The features that eyas captures in its own way.
+        aux_TL: The captured layers that `Target.forward` returns.
     """
 
     ids_T: Tensor
@@ -110,7 +109,7 @@ class TargetStates:
 def compare_with_reference(
     directory: Path, engine: str, stored: StoredHead, target: Target, states: TargetStates
 ) -> ParityResult:
-    """Compares the logits of an exported directory with those of the head.
+    """Compares the logits of an exported directory, read by the rules of an engine, with the logits of the head.
 
     Args:
         directory: The export for this engine.
@@ -149,7 +148,7 @@ def compare_with_reference(
 
 
 class _EyasHead:
-    """`model.head` with the methods of `ReferenceHead`."""
+    """A wrapper that gives a head of `model.head` the methods of `ReferenceHead`."""
 
     def __init__(self, stored: StoredHead) -> None:
         self.head, self.attend = stored.head, DenseAttention()

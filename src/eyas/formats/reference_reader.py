@@ -1,8 +1,8 @@
-"""A second implementation of reading and running a head, for parity: the rules of SGLang and vLLM in plain torch.
+"""A second implementation of loading and running a head, by the rules of SGLang and vLLM. `formats.parity` uses it.
 
-It follows the conventions in docs/formats.md and uses no code of `model.head` or `formats.head_dir`, so parity misses a
-mistake only if both implementations make it. It is slow and runs one text at a time. It trusts a file as the engines
-do: without a list of layers it takes the default layers, and it ignores tensors that it does not know.
+It follows docs/formats.md and shares no code with `model.head` and `formats.head_dir`. So the parity check misses a
+mistake only if both implementations make it. It is slow and runs one text at a time. Like the engines, it ignores
+tensors that it does not know, and uses the default layers if config.json has no list of layers.
 
 T rows, D hidden size, L = 3D captured features, N heads, G key-value heads, H head size, V draft vocabulary.
 """
@@ -21,7 +21,7 @@ AUX_LAYERS_KEY = "eagle_aux_hidden_state_layer_ids"
 
 
 class ReferenceHead:
-    """A head as one engine runs it, in float32, with the keys and values of the text so far.
+    """A head that runs by the rules of one engine, in float32, and its cached keys and values.
 
     Attributes:
         layers: The hidden_states ids that it reads.
@@ -71,7 +71,7 @@ class ReferenceHead:
         return raw.get(AUX_LAYERS_KEY) or nested or default
 
     def fuse(self, states_TD: Sequence[Tensor]) -> Tensor:
-        """Returns hidden_TD of the first step, from the target's states of each of `layers`."""
+        """Returns hidden_TD of the first step from the target's hidden states, one tensor for each of `layers`."""
         aux = [state_TD.float() for state_TD in states_TD]
         if self.raw.get("fc_norm") or self.raw.get("use_aux_norm"):
             aux = [self._norm(x_TD, f"fc_norm.{i}") for i, x_TD in enumerate(aux)]
@@ -81,9 +81,10 @@ class ReferenceHead:
         return joined_TL @ self.tensors["fc.weight"].T
 
     def forward(self, embeds_TD: Tensor, hidden_TD: Tensor, start: int) -> tuple[Tensor, Tensor]:
-        """Runs rows at the positions start, start + 1, ... and returns logits_TV and the next step's hidden_TD.
+        """Runs rows at the positions start, start + 1, ... and appends their keys and values to the cache.
 
-        Appends the rows to the keys and values.
+        Returns:
+            logits_TV, and the hidden_TD of the next step.
         """
         normed_TD = self._norm(hidden_TD, "layers.0.hidden_norm")
         pair_TC = torch.cat((self._norm(embeds_TD.float(), "layers.0.input_layernorm"), normed_TD), -1)
@@ -96,7 +97,7 @@ class ReferenceHead:
         return last_TD @ self.tensors["lm_head.weight"].T, last_TD if self.raw.get("norm_output") else out_TD
 
     def truncate(self, length: int) -> None:
-        """Keeps only the first `length` rows of the keys and values, to drop drafted tokens."""
+        """Keeps only the first `length` rows of the cached keys and values. This drops drafted tokens."""
         self.keys_GTH, self.values_GTH = self.keys_GTH[:, :length], self.values_GTH[:, :length]
 
     def _project(self, x: Tensor, name: str) -> Tensor:
@@ -124,14 +125,14 @@ class ReferenceHead:
         return self._project(out_NTH.transpose(0, 1).reshape(rows, -1), "self_attn.o_proj")
 
     def _rotate(self, x_NTH: Tensor, start: int) -> Tensor:
-        """Applies Llama's rotation: component i rotates together with component i + H / 2."""
+        """Applies RoPE in Llama's layout: components i and i + H / 2 rotate together."""
         angles_TH = torch.arange(start, start + x_NTH.shape[1])[:, None].float() * self.freqs
         cos, sin = angles_TH.cos() * self.amplitude, angles_TH.sin() * self.amplitude
         first, second = x_NTH.chunk(2, -1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
     def _rope_frequencies(self) -> tuple[Tensor, float]:
-        """Returns the angle of each pair in radians per position, and the factor of cos and sin."""
+        """Returns the angle of each pair of components in radians per position, and the factor of cos and sin."""
         rope = self.raw.get("rope_parameters") or {}
         theta: float = rope.get("rope_theta", self.raw.get("rope_theta", 10000.0))
         scaling = {**rope, **(self.raw.get("rope_scaling") or {})}

@@ -1,8 +1,9 @@
-"""Writes a head for other engines: one directory per engine, with the keys it reads and none that it misreads.
+"""Writes a head for SGLang and vLLM, one directory for each format, and the command-line flags that load it.
 
-sglang/             config.json on one level, layers under eagle_config as SGLang counts them, tensors midlayer.X
-vllm/               the same, layers only at the top level; load it with `--speculative-config`
-vllm-speculators/   transformer_layer_config, tensors layers.0.X; `vllm serve DIR` finds the target from config.json
+directory          place of the sizes        place of the layer ids   tensor names  loaded with
+sglang/            top level                 top level, eagle_config  midlayer.X    --speculative-draft-model-path DIR
+vllm/              top level                 top level                midlayer.X    vllm serve T --speculative-config ...
+vllm-speculators/  transformer_layer_config  top level                layers.0.X    vllm serve DIR
 """
 
 import json
@@ -44,14 +45,14 @@ class EngineFormat:
 def write_engine_dir(
     directory: Path, engine_format: EngineFormat, stored: StoredHead, target_name: str, chain: int
 ) -> None:
-    """Writes a head in the layout of one engine, in the precision that it has in memory.
+    """Writes a head in the layout of one engine. The dtype of the weights does not change.
 
     Args:
         directory: The directory to write.
         engine_format: The layout of the engine.
         stored: The head.
-        target_name: The public name of the target.
-        chain: The number of tokens that the engine should draft per round.
+        target_name: The name of the target that is written into config.json, usually a hub id.
+        chain: The number of tokens that the engine should draft in each round.
     """
     dtype = stored.head.lm_head.weight.dtype
     tensors = head_tensors(stored.head, stored.vocab, dtype)
@@ -111,9 +112,15 @@ ENGINE_FORMATS = (
 
 
 def sglang_flags(tree: dict[str, int] | None, head: str) -> str | None:
-    """Returns the flags of `python -m sglang.launch_server`; None without speculation (tree is None).
+    """Returns the flags of `python -m sglang.launch_server`.
 
-    SGLang counts the root among the draft tokens, as eyas counts it among the nodes.
+    Args:
+        tree: {"depth", "top_k", "nodes"} of the draft tree; None for no speculation. SGLang's num-draft-tokens includes
+            the root, as `nodes` does.
+        head: The path of the head directory.
+
+    Returns:
+        The flags; None if the tree is None.
     """
     if tree is None:
         return None
@@ -125,7 +132,7 @@ def sglang_flags(tree: dict[str, int] | None, head: str) -> str | None:
 
 
 def vllm_flags(tree: dict[str, int] | None, head: str) -> str | None:
-    """Returns the flag of `vllm serve`; None without speculation (tree is None). vLLM drafts only chains (top_k 1)."""
+    """Returns the flag of `vllm serve`; None if the tree is None. Requirement: its top_k is 1, a chain."""
     if tree is None:
         return None
     assert tree["top_k"] == 1, "vLLM drafts only chains"

@@ -1,13 +1,13 @@
 """Loads the tensors of a head in any project's layout and renames them to eyas's names.
 
-in the file                                     in eyas
+name in the file                                name in eyas
 model.X, draft_model.X                          X
 layers.0.X                                      midlayer.X
 draft_id_to_target_id                           d2t
 aux_norm_low|mid|high.weight                    fc_norm.0|1|2.weight
 qkv_proj, gate_up_proj                          q_proj, k_proj, v_proj; gate_proj, up_proj
-embed_tokens.weight                             not part of the head: `formats.fit` compares it with the target's
-verifier_lm_head.weight, verifier_norm.weight   dropped: copies of the target's, which only speculators' trainer needs
+embed_tokens.weight                             none; `formats.fit` compares it with the target's embedding
+verifier_lm_head.weight, verifier_norm.weight   none; ignored copies of the target's weights
 
 V draft vocabulary, W target vocabulary, D hidden size.
 """
@@ -49,13 +49,13 @@ class ParsedVocab:
 
 
 def parse_vocab(d2t: Tensor | None, t2d: Tensor | None, num_draft: int, num_target: int) -> ParsedVocab:
-    """Returns the draft vocabulary that the two tensors describe. Either may be missing.
+    """Returns the draft vocabulary that the tensors d2t and t2d of a file describe.
 
     Args:
-        d2t: For each draft token the target id, or the offset target id - draft id.
-        t2d: For each target token whether it is in the draft vocabulary.
-        num_draft: V of config.json.
-        num_target: W of config.json.
+        d2t: For each draft token its target id, or the offset target id - draft id; None if the file lacks it.
+        t2d: For each target token True if it is in the draft vocabulary; None if the file lacks it.
+        num_draft: V, the draft_vocab_size of config.json.
+        num_target: W, the vocab_size of config.json.
     """
     for name, tensor, size in (("d2t", d2t, num_draft), ("t2d", t2d, num_target)):
         if tensor is not None and tensor.shape != (size,):
@@ -110,12 +110,12 @@ def _parse_d2t(d2t_V: Tensor, num_draft: int, num_target: int) -> ParsedVocab:
 
 
 def _possible_ids(d2t_V: Tensor) -> dict[str, Tensor]:
-    """Returns the target ids that d2t means, if it holds offsets and if it holds target ids."""
+    """Returns the target ids under both possible meanings of d2t, by meaning: OFFSETS and TARGET_IDS."""
     return {OFFSETS: d2t_V + torch.arange(len(d2t_V)), TARGET_IDS: d2t_V}
 
 
 def _find_problem(ids_V: Tensor, num_target: int) -> str | None:
-    """Returns a clause that says why these are not different target tokens; None if they are."""
+    """Returns a clause that says why these ids are not a vocabulary: out of range or repeated; None if they are one."""
     low, high = int(ids_V.min()), int(ids_V.max())
     if low < 0 or high >= num_target:
         return f"name token {low if low < 0 else high} of {num_target}"
@@ -179,7 +179,7 @@ class LoadedWeights:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Returns the files that hold the weights, the index first. Returns [] if there are none."""
+    """Returns the files with the weights. If there is an index file, it is the first. Returns [] without weights."""
     for name in (WEIGHTS_FILE, INDEX_FILE, TORCH_FILE):
         path = directory / name
         if path.is_file():
@@ -189,7 +189,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def load_weights(directory: Path, config: HeadConfig) -> LoadedWeights:
-    """Loads the tensors of a head with this configuration. Raises InputError for missing or damaged files."""
+    """Loads the tensors of a head and checks them against `config`. Raises InputError for missing or damaged files."""
     findings: list[Finding] = []
     tensors = _rename_tensors(_load_files(directory), config, findings)
     embedding_WD = tensors.pop(EMBEDDING, None)
@@ -249,7 +249,7 @@ def _rename_tensors(tensors: Mapping[str, Tensor], config: HeadConfig, findings:
 
 
 def _split_packed(name: str, tensor: Tensor, config: HeadConfig) -> dict[str, Tensor]:
-    """Splits a tensor of joined projections. Returns it as it is if it is not one or if its size does not fit."""
+    """Splits a qkv_proj or gate_up_proj tensor into its projections. Returns every other tensor unchanged."""
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads, "v_proj": config.num_kv_heads}
     rows = {
         "qkv_proj": {part: count * config.head_dim for part, count in heads.items()},
@@ -263,7 +263,7 @@ def _split_packed(name: str, tensor: Tensor, config: HeadConfig) -> dict[str, Te
 
 
 def _check_tensors(tensors: Mapping[str, Tensor], config: HeadConfig) -> Iterator[Finding]:
-    """Yields a misfit for each tensor that is missing, misshapen, unknown or not finite."""
+    """Yields a misfit for each tensor that is missing, unknown, of a wrong shape or not finite."""
     expected = Head(config).state_dict()
     for name, weight in expected.items():
         tensor, problem, fix = tensors.get(name), None, FIX_HEAD

@@ -1,17 +1,21 @@
-"""A check, when a target is loaded, that its attention works through eyas: by running the model, not by its name.
+"""Checks a target when it is loaded: eyas's attention must give the results of transformers' attention.
+
+The check runs the model on seven tokens, so it needs no list of supported families.
 
 B requests, T rows, D hidden, N heads, G key-value heads, H head size, W target vocabulary, P positions in the text.
 
-    reference   transformers' own attention over the whole text         0 1 2 3 4 5 6
-    eyas        the same text in two forwards, the second a tree        0 1 2 | s 3 4 5 6      s is a sibling of 3
+    forward       attention       rows
+    reference     transformers    0 1 2 3 4 5 6
+    first         eyas            0 1 2
+    second        eyas            s 3 4 5 6, a tree in which s is a sibling of 3
 
-Every layer must do the same to its rows in both. A layer that passes anything from row to row besides keys and values
-(a state, a convolution), or that counts positions itself, gives other rows in the second forward. In eyas's forwards
-each layer reads the rows that it read in the reference, so that differences do not add up: in half precision a rounded
-router may send a row to another expert, and a few layers later no row would be comparable.
+Every layer must compute the same results in the reference and in the two forwards of eyas. A layer with a recurrent
+state or a convolution, or one that counts positions itself, gives other results in the second forward. In eyas's
+forwards each layer reads its input rows of the reference, so that differences do not add up over the layers. Otherwise
+a rounding difference could make the router of a mixture of experts choose another expert.
 
-Seven tokens are fewer than any window. So the first forward gets transformers' mask functions in place of masks, and
-the probe compares each layer's `AttentionParams` with its mask function, at positions of any distance.
+Seven tokens are too few to test a window or a chunk. So in the first forward transformers passes its mask functions to
+the layers, in place of masks. The probe compares the mask function of each layer with its `AttentionParams`.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +50,7 @@ MAX_DISTANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 MAX_DISTANCE_HALF = 0.3
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""transformers' form: (batch, head, query, key) as index tensors that broadcast -> bool."""
+"""A mask function of transformers: takes the indices of batch, head, query and key, returns True where visible."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,12 @@ class ProbeForward:
     """A forward with eyas's attention, whose rows are compared with rows of transformers' forward (the reference).
 
     Attributes:
-        attention: The kind of attention that is probed.
+        attention: The name of the attention implementation in transformers' registry.
         ids: The token of each row.
-        rows: The row of the reference that each row is compared with. Each layer reads that row's input.
-        positions: The position of each row.
+        rows: The row of the reference with which each row is compared. Each layer reads the input of that row.
+        positions: The position of each row in the text.
         num_skipped: The number of rows at the start that are not compared.
-        visible: The mask over cached and new rows; None: causal.
+        visible: One string per row over the cached and new rows, "x" where visible; None for the causal mask.
     """
 
     attention: str
@@ -95,7 +99,14 @@ class AttentionShape:
 
 
 class ProbeAttention(DenseAttention):
-    """Dense attention that records which layers called it with which shapes, and compares settings with masks."""
+    """Dense attention that records its calls and compares the settings of layers with their masks.
+
+    Attributes:
+        num_positions: The longest text of the target; masks are compared at positions below it.
+        calls: The layers that called the attention, in order.
+        shapes: The different (heads, key-value heads, size of keys, size of values) of the calls.
+        masks: The mask function of each layer that has not been compared yet.
+    """
 
     def __init__(self, num_positions: int) -> None:
         super().__init__()
@@ -106,7 +117,7 @@ class ProbeAttention(DenseAttention):
         self._compared: set[tuple[MaskFunction, int | None, int | None]] = set()
 
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
-        """Checks the call, adds it to the record and runs dense attention."""
+        """Checks and records the call, and runs dense attention. Raises InputError if settings and mask differ."""
         self.calls.append(layer)
         self.shapes.add((q_BNTH.shape[1], k_BGTH.shape[1], q_BNTH.shape[3], v_BGTH.shape[3]))
         if q_BNTH.shape[3] != v_BGTH.shape[3]:
@@ -133,7 +144,7 @@ class ProbeAttention(DenseAttention):
 
 
 def probe_positions(params: AttentionParams, num_positions: int) -> Tensor:
-    """Returns positions around every power of two, and around the first multiples of the window or chunk."""
+    """Returns the positions to compare: near each power of two, and near 1, 2 and 3 times the window or chunk size."""
     edges = [2**power for power in range(num_positions.bit_length())]
     edges += [count * params.visible_span for count in (1, 2, 3) if params.visible_span is not None]
     near = {edge + step for edge in edges for step in (-1, 0, 1)}
@@ -143,7 +154,7 @@ def probe_positions(params: AttentionParams, num_positions: int) -> Tensor:
 def _probe_mask(
     batch_size: int, q_length: int, kv_length: int, mask_function: MaskFunction, device: torch.device, **_: object
 ) -> Tensor:
-    """Returns a tensor of a mask's shape, which a layer may pass on, with the mask function as an attribute."""
+    """Returns a tensor with the shape of a mask and the mask function as the attribute `function`."""
     mask = torch.ones(batch_size, 1, q_length, kv_length, dtype=torch.bool, device=device)
     mask.function = mask_function  # type: ignore[attr-defined]
     return mask
@@ -168,7 +179,7 @@ def _probe_attention(
 
 
 def check_attention_config(config: PreTrainedConfig) -> None:
-    """Raises InputError if the configuration uses a feature that eyas does not support."""
+    """Raises InputError if a model configuration has a feature that eyas does not support."""
     if getattr(config, "is_encoder_decoder", False):
         raise unsupported_target("it has an encoder")
     layer_types = sorted(set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES)
@@ -183,10 +194,13 @@ def check_attention_config(config: PreTrainedConfig) -> None:
 
 @dataclass(frozen=True)
 class LayerTrace:
-    """The rows that passed through the layers in one forward.
+    """The inputs and outputs of all layers in one forward.
 
-    received: what each layer was called with. inputs: what it read instead, where inputs were forced. outputs: its
-    results. final: the decoder's result.
+    Attributes:
+        received: For each layer the output of the layer before it.
+        inputs: For each layer the input that it read: the received tensor, or the forced one in its place.
+        outputs: The output of each layer.
+        final: One tensor, the output of the decoder.
     """
 
     received: list[Tensor] = field(default_factory=list)
@@ -197,7 +211,12 @@ class LayerTrace:
 
 @contextmanager
 def trace_layers(model: PreTrainedModel, forced_inputs: list[Tensor] | None = None) -> Iterator[LayerTrace]:
-    """Traces the next forward of the model or of its decoder; `forced_inputs` replace what each layer reads."""
+    """Records the next forward in the `with` body.
+
+    Args:
+        model: The model.
+        forced_inputs: The input that each layer reads in place of the output of the layer before it; None changes none.
+    """
     trace = LayerTrace()
 
     def before(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -225,11 +244,14 @@ def trace_layers(model: PreTrainedModel, forced_inputs: list[Tensor] | None = No
 
 @torch.no_grad()
 def probe_attention(model: PreTrainedModel, num_layers: int) -> AttentionShape:
-    """Compares eyas's attention with transformers' on a few tokens. Raises InputError that names a difference.
+    """Compares eyas's attention with transformers' on a few tokens and returns the measured shape of the attention.
 
-    Each layer must call attention once, in order and with the same shapes, and its settings must match its mask. The
-    logits must be the LM head of the final hidden state, with a softcap at most, because `Target.logits` computes that.
-    Afterwards, run the model only with `run_decoder`.
+    After the call the model uses eyas's attention: run it only with `run_decoder`.
+
+    Raises:
+        InputError: The results differ. Or a layer does not call attention exactly once, in order and with equal shapes.
+            Or the settings of a layer differ from its mask. Or the logits are not LM head and softcap of the final
+            hidden state, which `Target.logits` computes.
     """
     AttentionInterface.register(PROBE_NAME, _probe_attention)
     AttentionMaskInterface.register(PROBE_NAME, _probe_mask)
@@ -254,7 +276,7 @@ def probe_attention(model: PreTrainedModel, num_layers: int) -> AttentionShape:
 
 
 def _run_reference(model: PreTrainedModel) -> LayerTrace:
-    """Runs the text by transformers' own attention; its final hidden states must give its logits."""
+    """Runs the text with transformers' attention and checks that LM head and softcap give the logits of the model."""
     model.set_attn_implementation("eager")
     with trace_layers(model) as trace:
         ids_BT = torch.arange(NUM_TOKENS, device=model.device)[None]
@@ -269,7 +291,7 @@ def _run_reference(model: PreTrainedModel) -> LayerTrace:
 def _run_hooked(
     model: PreTrainedModel, attend: ProbeAttention, forward: ProbeForward, reference: LayerTrace
 ) -> LayerTrace:
-    """Runs one of eyas's forwards; each layer reads its rows of the reference."""
+    """Runs a forward with eyas's attention, in which each layer reads its input rows of the reference."""
     device = model.device
     if forward.visible is not None:
         visible_TS = torch.tensor([[letter == "x" for letter in row] for row in forward.visible], device=device)
@@ -283,7 +305,7 @@ def _run_hooked(
 
 
 def _require_same_trace(trace: LayerTrace, reference: LayerTrace, forward: ProbeForward) -> None:
-    """Compares embeddings, what each layer does to its rows, and final hidden states."""
+    """Compares embeddings, outputs of all layers and final hidden states. Raises InputError for a difference."""
     embeddings, final = reference.received[0], reference.final[0]
     compared = [(trace.received[0], embeddings, embeddings, "embeddings")]
     for layer, (received, output) in enumerate(zip(reference.inputs, reference.outputs, strict=True)):
@@ -295,7 +317,14 @@ def _require_same_trace(trace: LayerTrace, reference: LayerTrace, forward: Probe
 
 
 def _require_close(ours: Tensor, theirs: Tensor, change: Tensor, name: str) -> None:
-    """Checks that two results of a layer are close, relative to the layer's own change (median over all rows)."""
+    """Raises InputError if two results differ too much.
+
+    Args:
+        ours: The result with eyas's attention.
+        theirs: The result with transformers' attention.
+        change: What the layer added to its input. The limit is a share of its size (the median over all rows).
+        name: The name of the result for the error message.
+    """
     limit = MAX_DISTANCE.get(ours.dtype, MAX_DISTANCE_HALF)
     ours, theirs, change = ours.double(), theirs.double(), change.double()
     distance = float(((ours - theirs).norm(dim=-1) / change.norm(dim=-1).clamp(min=1e-30)).median())

@@ -1,4 +1,4 @@
-r"""The EAGLE-3 draft head: one decoder layer over (next token's embedding, the target's hidden features).
+r"""The EAGLE-3 draft head: one decoder layer that reads the next token's embedding and the target's captured features.
 
 B requests, T rows, D hidden, L = 3D captured features, N heads, G key-value heads, H head size, V draft vocabulary.
 
@@ -30,16 +30,25 @@ from eyas.model.target_info import TargetInfo
 
 INIT_STD = 0.02  # the usual initializer_range of Llama configurations
 VARIANT_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
-"""The flags that change the graph."""
+"""The flags of a HeadConfig that change the graph."""
 ROPE_TYPES = ("linear", "llama3", "yarn")
 """Types of RoPE scaling that do not depend on the text's length."""
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """The sizes of a head. `vocab_size` and `target_hidden_size` are the target's; the head's widths may differ.
+    """The sizes and flags of a head.
 
-    rope_scaling: transformers' entry, `rope_type` (one of ROPE_TYPES) and its numbers; None for plain RoPE.
+    Attributes:
+        vocab_size: The size of the target's vocabulary.
+        draft_vocab_size: The size of the draft vocabulary.
+        target_hidden_size: The hidden size of the target.
+        aux_layer_ids: The captured layers of the target that the head reads.
+        fc_norm: Norms each captured layer before fc.
+        norm_output: Feeds the output of the final norm to the next step.
+        norm_before_fc: Norms all captured layers at once before fc.
+        norm_before_residual: Takes the normed hidden state as the residual.
+        rope_scaling: The entry of transformers: `rope_type` (one of ROPE_TYPES) and its numbers. None for plain RoPE.
     """
 
     hidden_size: int
@@ -70,10 +79,10 @@ class HeadConfig:
         fc_norm: bool = False,
         norm_output: bool = False,
     ) -> "HeadConfig":
-        """Returns the sizes of a head that has the shape of one layer of the target.
+        """Returns the config of a head whose decoder layer has the sizes of a layer of the target.
 
-        The head uses plain RoPE with the target's base, also where the target scales its positions (llama3, yarn,
-        linear): it attends to its own keys, as most heads published for such targets do (docs/families.md).
+        The head uses plain RoPE with the target's base, even if the target uses RoPE scaling (llama3, yarn, linear).
+        Most published heads for such targets do the same (docs/families.md).
 
         Args:
             info: The target.
@@ -111,12 +120,12 @@ class HeadConfig:
 
     @property
     def variant(self) -> str:
-        """The graph in words: EAGLE-3, and the flags that change it."""
+        """The name of the graph for messages, for example "EAGLE-3 with fc_norm"."""
         flags = [name for name in VARIANT_FLAGS if getattr(self, name)]
         return " with ".join(["EAGLE-3", *([" and ".join(flags)] if flags else [])])
 
     def find_problem(self) -> str | None:
-        """Returns a clause that says why no head can be built with these sizes; None if one can."""
+        """Returns a clause that says why a head with these sizes is impossible; None if it is possible."""
         if self.hidden_size != self.target_hidden_size:  # the embedding rows are the target's
             return f"the head's hidden size {self.hidden_size} is not the target's, {self.target_hidden_size}"
         if len(self.aux_layer_ids) != 3:  # the engines build fc for three
@@ -133,9 +142,9 @@ class HeadConfig:
 
 
 class Rope(nn.Module):
-    """Rotary positions in Llama's half-split layout: component i rotates together with component i + H / 2.
+    """RoPE in Llama's half-split layout: components i and i + H / 2 rotate together.
 
-    Angles are computed in float32, as in the engines (float64 for a float64 head); the result has the head's dtype.
+    Angles are computed in float32 as in SGLang and vLLM, or in float64 for a float64 head. The results have its dtype.
     """
 
     freq_H: Tensor
@@ -148,7 +157,7 @@ class Rope(nn.Module):
         self.set_frequencies(torch.device("cpu"), torch.float32)
 
     def set_frequencies(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Computes frequencies with the sign of the rotation: sin(-a) = -sin(a) saves negating a half; cos is even."""
+        """Computes the frequencies. Those of the first half are negative, so that its sines are negated."""
         even = torch.arange(0, self.head_dim, 2, device=device, dtype=dtype)
         freq = 1.0 / self.theta ** (even / self.head_dim)
         if self.scaling is not None:
@@ -167,7 +176,7 @@ class Rope(nn.Module):
         return self
 
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Returns cos and signed sin, both [B, T, 1, H]; B may be 1."""
+        """Returns cos and signed sin for `apply_rope`, both [B, T, 1, H]. B may be 1."""
         angle_BT1H = positions_BT[:, :, None, None] * self.freq_H
         if self.amplitude != 1.0:
             return (angle_BT1H.cos() * self.amplitude).to(dtype), (angle_BT1H.sin() * self.amplitude).to(dtype)
@@ -175,13 +184,13 @@ class Rope(nn.Module):
 
 
 def apply_rope(x_BTNH: Tensor, cos_BT1H: Tensor, sin_BT1H: Tensor) -> Tensor:
-    """Rotates each pair (i, i + H / 2): x * cos + swapped(x) * signed sin."""
+    """Rotates each pair (i, i + H / 2). Returns x * cos + swapped * signed sin, where swapped exchanges the halves."""
     swapped_BTNH = x_BTNH.roll(x_BTNH.shape[-1] // 2, -1)
     return torch.addcmul(x_BTNH * cos_BT1H, swapped_BTNH, sin_BT1H)
 
 
 class SelfAttention(nn.Module):
-    """Grouped-query attention whose input is the concatenation of both halves, 2D wide."""
+    """Grouped-query attention over the concatenation of token embedding and hidden state, which is 2D wide."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -196,7 +205,7 @@ class SelfAttention(nn.Module):
         self.qkv_packed: Tensor | None = None
 
     def forward(self, pair_BTC: Tensor, positions_BT: Tensor, attend: AttentionFn) -> Tensor:
-        """Returns out_BTD of pair_BTC with C = 2D."""
+        """Returns the attention's output out_BTD for pair_BTC, where C = 2D."""
         B, T, _ = pair_BTC.shape
         G, H = self.config.num_kv_heads, self.config.head_dim
         if self.qkv_packed is None:
@@ -211,7 +220,7 @@ class SelfAttention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """The feed-forward of Llama: down(silu(gate(x)) * up(x))."""
+    """Llama's feed-forward layer: down(silu(gate(x)) * up(x))."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -221,7 +230,7 @@ class Mlp(nn.Module):
         self.gate_up_packed: Tensor | None = None
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Returns rows of the same shape."""
+        """Returns the output, with the shape of the input."""
         if self.gate_up_packed is None:
             gate, up = self.gate_proj(x_BTD), self.up_proj(x_BTD)
         else:
@@ -230,7 +239,7 @@ class Mlp(nn.Module):
 
 
 class Midlayer(nn.Module):
-    """The head's only block. Its residual is the hidden half, with `norm_before_residual` after its norm."""
+    """The head's only decoder layer. Its residual is the hidden state, normed if `norm_before_residual` is set."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -251,10 +260,10 @@ class Midlayer(nn.Module):
 
 
 class Head(nn.Module):
-    """The draft head without its embedding: the rows of the target's embedding are an input.
+    """The draft head. It has no embedding: the rows of the target's embedding are an input.
 
-    state_dict() has the keys of the file. `Head.init` makes a new head, `formats.head_dir.read_head` reads a stored
-    one; the constructor alone leaves the weights unset on the meta device.
+    `Head.init` makes a new head and `formats.head_dir.read_head` loads a stored one. The constructor creates weights
+    without values on the meta device. state_dict() has the names of the stored tensors.
     """
 
     def __init__(self, config: HeadConfig) -> None:
@@ -272,11 +281,11 @@ class Head(nn.Module):
         self.fc_norm = nn.ModuleList(norms) if config.fc_norm else None
         self.input_norm = norm_of_all if config.norm_before_fc else None
         self.compiled_forward: CompiledForward | None = None
-        """(embeds_1TD, hidden_1TD, positions_1T) -> result of `step_with_logits`; set by `kernels.aot_compile`."""
+        """Computes `step_with_logits` from embeds_1TD, hidden_1TD and positions_1T. `kernels.aot_compile` sets it."""
 
     @staticmethod
     def init(config: HeadConfig, seed: int, dtype: torch.dtype = torch.float32) -> "Head":
-        """Returns a random head: matrices normal with deviation 0.02, norms one. The same seed gives the same head."""
+        """Returns a new head: matrices are normal with deviation 0.02, norms are 1. Equal seeds give equal heads."""
         head = Head(config).to_empty(device="cpu")
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -293,7 +302,7 @@ class Head(nn.Module):
         return sum(weight.numel() for weight in self.parameters())
 
     def fuse_aux(self, aux_BTL: Tensor) -> Tensor:
-        """Returns hidden_BTD of step 0 from the captured layers, low to high; later steps use `next_hidden`."""
+        """Returns hidden_BTD of the first step from the captured layers, concatenated low to high in aux_BTL."""
         if self.fc_norm is not None:
             parts = aux_BTL.split(self.config.target_hidden_size, -1)
             aux_BTL = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
@@ -302,38 +311,39 @@ class Head(nn.Module):
         return self.fc(aux_BTL)
 
     def step(self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: AttentionFn) -> Tensor:
-        """Returns out_BTD, the block's output before the final norm.
+        """Runs the decoder layer and returns out_BTD, its output before the final norm.
 
         Args:
-            embeds_BTD: Row t has the embedding of token t + 1.
-            hidden_BTD: Row t has the features of token t.
+            embeds_BTD: Row t is the embedding of token t + 1.
+            hidden_BTD: Row t is the hidden state of token t: from `fuse_aux`, or from `next_hidden` of a step before.
             positions_BT: Positions for RoPE, [B, T] or [1, T].
             attend: The attention; called once, with layer 0.
         """
         return self.midlayer(embeds_BTD, hidden_BTD, positions_BT, attend)
 
     def next_hidden(self, out_BTD: Tensor) -> Tensor:
-        """Returns hidden_BTD of the next step from out_BTD of this one."""
+        """Returns hidden_BTD of the next step, from out_BTD of the step before."""
         return self.norm(out_BTD) if self.config.norm_output else out_BTD
 
     def logits(self, out_BTD: Tensor) -> Tensor:
-        """Returns logits_BTV over the draft vocabulary."""
+        """Returns logits_BTV over the draft vocabulary, from out_BTD of `step`."""
         return self.lm_head(self.norm(out_BTD))
 
     def step_with_logits(
         self, embeds_BTD: Tensor, hidden_BTD: Tensor, positions_BT: Tensor, attend: AttentionFn
     ) -> tuple[Tensor, Tensor]:
-        """Returns `next_hidden` and `logits` of a step, for all rows; arguments as for `step`."""
+        """Runs `step` with these arguments and returns the results of `next_hidden` and `logits` for all rows."""
         if self.compiled_forward is not None and isinstance(attend, PackedAttention):
             return self.compiled_forward(attend.packed_attention, embeds_BTD, hidden_BTD, positions_BT)
         out_BTD = self.step(embeds_BTD, hidden_BTD, positions_BT, attend)
         return self.next_hidden(out_BTD), self.logits(out_BTD)
 
     def pack_projections(self) -> "Head":
-        """Packs q, k, v and gate, up into one matrix product each, for inference: fewer launches for a few rows.
+        """Concatenates the weights of q, k, v and those of gate, up for inference, and returns self.
 
-        The named weights become views of the packed ones, so memory stays the same; moving or casting undoes it. No
-        gradient would reach them, so requires_grad is switched off.
+        Two matrix products then replace five, which is faster for few rows. The named weights become views of the
+        concatenated ones, so the head uses no more memory. It can no longer be trained. Moving or casting the head
+        undoes the packing.
         """
         self.requires_grad_(False)
         attn, mlp = self.midlayer.self_attn, self.midlayer.mlp

@@ -1,4 +1,4 @@
-"""The target: any transformers causal LM, read only, with eyas's attention and captured layers.
+"""The target: a transformers causal LM that runs with eyas's attention and returns the captured layers.
 
 B requests, T rows, D hidden, L = 3D captured features, W target vocabulary.
 """
@@ -42,8 +42,9 @@ from eyas.model.target_info import TargetInfo, attention_shape_of, read_target_i
 class TargetOutput:
     """The result of a forward.
 
-    hidden_BTD: the hidden states after the final norm. aux_BTL: the captured layers concatenated, low to high; None
-    unless requested.
+    Attributes:
+        hidden_BTD: The hidden states after the final norm.
+        aux_BTL: The captured layers, concatenated low to high; None if the caller did not ask for them.
     """
 
     hidden_BTD: Tensor
@@ -51,12 +52,12 @@ class TargetOutput:
 
 
 class Target(TargetDir):
-    """A loaded target. It has no state between forwards: `attend` owns past keys, the output owns captured layers."""
+    """A loaded target. It keeps no state between forwards: the `attend` argument stores the keys and values."""
 
     def __init__(
         self, directory: Path, model: PreTrainedModel, info: TargetInfo, aux_layer_ids: tuple[HFIndex, ...]
     ) -> None:
-        """Wraps a model that `load` or `load_target_without_layers` has read."""
+        """Wraps a loaded model. Call `Target.load` or `load_target_without_layers` instead."""
         super().__init__(directory, load_tokenizer(directory))
         self.model = model.eval().requires_grad_(False)
         self.info = info
@@ -67,7 +68,7 @@ class Target(TargetDir):
         self.embedding = find_embedding(model)
         hook_layers(find_layers(model), aux_layer_ids)
         self.compiled_forward: CompiledForward | None = None
-        """(ids_1T, positions_1T) -> hidden_1TD, aux_1TL; set by `kernels.aot_compile.compile_pair`."""
+        """Computes hidden_1TD and aux_1TL from ids_1T and positions_1T. `kernels.aot_compile.compile_pair` sets it."""
 
     @staticmethod
     def load(
@@ -76,14 +77,14 @@ class Target(TargetDir):
         layers: tuple[int, ...] | None = None,
         device: torch.device | str = "cpu",
     ) -> "Target":
-        """Loads a target for inference. Only safetensors are read, and no code of the model's repository is run.
+        """Loads a target for inference. It reads only safetensors and runs no code of the model's repository.
 
         Args:
             name: A directory, a hub id, or "embedded".
-            dtype: Precision of the weights.
-            layers: The captured layers; None for 2, n // 2, n - 3.
-            device: "auto" spreads the layers over all devices (transformers' device_map, needs accelerate). Rows then
-                enter on the device of the embedding and leave on that of the last layer.
+            dtype: The dtype of the weights.
+            layers: The captured layers; None for 2, n // 2 and n - 3, where n is the number of layers.
+            device: The device. "auto" spreads the layers over all devices (transformers' device_map, needs accelerate).
+                Inputs are then on the device of the embedding, and results on the device of the last layer.
 
         Raises:
             InputError: The directory, configuration, weights or tokenizer are missing or damaged, a layer is out of
@@ -108,13 +109,13 @@ class Target(TargetDir):
     def forward(
         self, ids_BT: Tensor, positions_BT: Tensor, attend: AttentionFn, want_aux: bool = False
     ) -> TargetOutput:
-        """Runs the rows through the decoder, without logits.
+        """Runs the decoder over rows of tokens. It computes no logits.
 
         Args:
             ids_BT: Token ids.
             positions_BT: Positions in the text, [B, T] or [1, T], in any order, so that rows may be nodes of a tree.
-            attend: The attention of every layer; owns the past keys and values.
-            want_aux: Returns the captured layers too.
+            attend: The attention of every layer. It stores the keys and values.
+            want_aux: Also returns the captured layers.
         """
         if self.compiled_forward is not None and isinstance(attend, PackedAttention):
             hidden_BTD, aux_BTL = self.compiled_forward(attend.packed_attention, ids_BT, positions_BT)
@@ -128,19 +129,19 @@ class Target(TargetDir):
         return TargetOutput(hidden_BTD, torch.cat([layer_BTD.to(hidden_BTD.device) for layer_BTD in taken], -1))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Computes logits [..., W] of final hidden rows [..., D]; pass only the rows whose logits are needed."""
+        """Returns logits [..., W] of final hidden states [..., D]. Pass only the rows whose logits are needed."""
         return apply_softcap(self.lm_head(hidden), self.logit_softcap)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Returns rows [..., D] of the input embedding, as the head takes them.
+        """Returns the rows [..., D] of the input embedding that the head reads.
 
-        These are the stored rows, also where the target itself scales them (Gemma): SGLang and vLLM share the weight.
+        The rows are not scaled, even if the target scales its embeddings (Gemma). SGLang and vLLM do the same.
         """
         return F.embedding(ids, self.embedding.weight)
 
     @property
     def quantization(self) -> dict[str, Any] | None:
-        """The quantization entry of its configuration; None where its weights are not quantized."""
+        """`quantization_config` of the model's configuration; None if the weights are not quantized."""
         config: Any = getattr(self.model.config, "quantization_config", None)
         return config.to_dict() if hasattr(config, "to_dict") else config
 
@@ -151,14 +152,14 @@ def load_target_without_layers(
     layers: tuple[int, ...] | None = None,
     device: torch.device | str = "cpu",
 ) -> Target:
-    """Loads only the embedding and the LM head of a target; its `forward` cannot be called.
+    """Loads only the embedding and the LM head of a target. The caller must not call its `forward`.
 
-    A head is trained and evaluated with these once features are stored: 2 of 70 billion parameters. The arguments are
-    those of `Target.load`, except that "auto" is one GPU where there is one. The attention is not checked: capturing
-    the features did that.
+    Training and evaluation need no other weights once features are stored: 2 of the 70 billion parameters of a large
+    target. The arguments are those of `Target.load`, except that "auto" means the first GPU, or the CPU without a GPU.
+    The attention is not checked, because the stage `capture` has checked it.
 
-        the model           built without memory: its sizes and modules, nothing to run
-        the same, 0 layers  loaded by transformers, so that files may have any names and order
+    It builds the model on the meta device, loads the same model with 0 layers, and puts the loaded embedding and LM
+    head into the first one.
     """
     directory, config = _read_directory(name, device)
     text = config.get_text_config(decoder=True)
@@ -181,7 +182,7 @@ def load_target_without_layers(
 
 
 def _read_directory(name: str | Path, device: torch.device | str) -> tuple[Path, PreTrainedConfig]:
-    """Checks device and files, in this order; returns the directory and its configuration."""
+    """Checks the device and the files, and returns the directory of the target and its configuration."""
     check_device(str(device))
     directory = resolve_target(name)
     check_target_files(directory)
@@ -194,7 +195,7 @@ def _aux_layers(config: PreTrainedConfig, layers: tuple[int, ...] | None) -> tup
 
 
 def _load_model(directory: Path, **settings: Any) -> PreTrainedModel:
-    """Loads the weights. Raises InputError for weights that are damaged, or missing for this configuration."""
+    """Loads the model. Raises InputError if weights are damaged or missing."""
     with convert_load_errors(directory):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory, use_safetensors=True, output_loading_info=True, **settings, **LOCAL_FILES

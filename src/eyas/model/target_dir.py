@@ -1,4 +1,4 @@
-"""The directory of a target: its files, its tokenizer and its digests, without its weights."""
+"""Finds and checks the directory of a target, loads its tokenizer and computes its digests. Loads no weights."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ LOCAL_FILES: dict[str, Any] = {"trust_remote_code": False, "local_files_only": T
 
 
 class TargetDir:
-    """A target's directory: its tokenizer and digests, without its weights."""
+    """A target whose weights are not loaded: its directory, tokenizer and digests."""
 
     def __init__(self, directory: Path, tokenizer: PreTrainedTokenizerBase) -> None:
         self.directory = directory
@@ -39,7 +39,7 @@ class TargetDir:
 
     @staticmethod
     def open(name: str | Path) -> "TargetDir":
-        """Reads the tokenizer of a target. Raises InputError for what is missing, a chat template included."""
+        """Loads the tokenizer of a target. Raises InputError if the target, tokenizer or chat template is missing."""
         directory = resolve_target(name)
         target_dir = TargetDir(directory, load_tokenizer(directory))
         target_dir.require_chat_template()
@@ -47,7 +47,7 @@ class TargetDir:
 
     @cached_property
     def max_positions(self) -> int:
-        """The largest number of positions of a text."""
+        """The longest text that the target supports, in tokens."""
         return load_config(self.directory).get_text_config(decoder=True).max_position_embeddings
 
     @cached_property
@@ -57,7 +57,7 @@ class TargetDir:
 
     @cached_property
     def tokenizer_digest(self) -> str:
-        """The digest over the tokenizer's files."""
+        """The digest of the tokenizer's files."""
         return _digest_files(self.directory, [name for name in TOKENIZER_FILES if (self.directory / name).is_file()])
 
     @cached_property
@@ -67,7 +67,7 @@ class TargetDir:
 
     @property
     def text_digests(self) -> dict[str, str | None]:
-        """The digests of tokenizer and chat template by name; None where the tokenizer has no template."""
+        """The digests by name: "tokenizer" and "chat template", which is None if the tokenizer has no template."""
         template = self.template_digest if self.tokenizer.chat_template else None
         return {"tokenizer": self.tokenizer_digest, "chat template": template}
 
@@ -83,7 +83,7 @@ class TargetDir:
 
 
 def digest_target(directory: Path) -> str:
-    """Returns a digest over config.json and all safetensors of a target directory, by name and content."""
+    """Returns one digest of the names and contents of config.json and all *.safetensors files of a directory."""
     return _digest_files(directory, ["config.json", *sorted(path.name for path in directory.glob("*.safetensors"))])
 
 
@@ -92,9 +92,13 @@ def _digest_files(directory: Path, names: list[str]) -> str:
 
 
 def resolve_target(name: str | Path) -> Path:
-    """Returns the directory of a target: "embedded" (shipped with eyas), a local directory, or a hub id to download.
+    """Returns the directory of a target. A hub id is downloaded if it is not in the hub's cache.
 
-    Raises InputError where the directory does not exist or the hub does not provide the model.
+    Args:
+        name: A local directory, a hub id such as "Qwen/Qwen3-8B", or "embedded", the small target that ships with eyas.
+
+    Raises:
+        InputError: The directory does not exist, or the hub does not provide the model.
     """
     if str(name) == EMBEDDED:
         return Path(__file__).parent.parent / "embedded" / "target"
@@ -110,13 +114,13 @@ def resolve_target(name: str | Path) -> Path:
         return Path(snapshot_download(str(name), allow_patterns=HUB_FILES))
     except Exception as error:  # the hub client raises many unrelated classes, all meaning "not available"
         raise InputError(
-            f"Target {name} is no local directory, and the hub does not provide it ({type(error).__name__})",
+            f"Target {name} is not a local directory, and the hub does not provide it ({type(error).__name__})",
             "Check the name and the connection, or download the model and name its directory",
         ) from error
 
 
 def check_target_files(directory: Path) -> None:
-    """Raises InputError that names the first missing file of a target directory."""
+    """Raises InputError if a target directory lacks a file. The error names the first missing one."""
     missing = None
     if not (directory / "config.json").is_file():
         missing = "config.json"
@@ -129,19 +133,19 @@ def check_target_files(directory: Path) -> None:
 
 
 def load_config(directory: Path) -> PreTrainedConfig:
-    """Reads config.json. Raises InputError."""
+    """Loads the configuration of a target. Raises InputError if transformers cannot load it."""
     with convert_load_errors(directory):
         return AutoConfig.from_pretrained(directory, **LOCAL_FILES)
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
-    """Reads the tokenizer. Raises InputError."""
+    """Loads the tokenizer of a target. Raises InputError if transformers cannot load it."""
     with convert_load_errors(directory):
         return AutoTokenizer.from_pretrained(directory, **LOCAL_FILES)
 
 
 def read_num_layers(name: str | Path) -> int:
-    """Returns the number of layers of a target, without reading its weights. Raises InputError like `Target.load`."""
+    """Returns the number of layers of a target. Reads no weights. Raises InputError if files are missing."""
     directory = resolve_target(name)
     check_target_files(directory)
     return load_config(directory).get_text_config(decoder=True).num_hidden_layers
@@ -149,7 +153,7 @@ def read_num_layers(name: str | Path) -> int:
 
 @contextlib.contextmanager
 def convert_load_errors(directory: Path) -> Iterator[None]:
-    """Converts whatever transformers raises for a directory that it cannot load to InputError."""
+    """Converts every exception of the `with` body, which loads a target with transformers, to InputError."""
     try:
         yield
     except Exception as error:  # transformers and safetensors raise many classes for a file they cannot use
