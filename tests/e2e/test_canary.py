@@ -63,7 +63,7 @@ def test_heads_that_cannot_be_tried(finished, target, tmp_path, capsys):
 
 def test_a_canary_without_a_head(capsys):
     assert main(["serve", "--port", "0", "--no-head", "--canary-head", "embedded"]) == 2
-    assert "--canary-head needs a head that drafts, but --no-head is given" in capsys.readouterr().err
+    assert "--canary-head needs speculation, but --no-head disables it" in capsys.readouterr().err
 
 
 @pytest.mark.full

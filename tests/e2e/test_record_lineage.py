@@ -263,7 +263,7 @@ def test_answers_to_older_prompts_stay_out_of_date(recipe, run):
 def test_wrong_usage(recipe, run, tmp_path, capsys):
     cases = (
         (run, ["--explain", "sums:999"], "no record sums:999"),
-        (run, ["--explain", "sums:1", "--forget", "sums:1"], "--explain and --forget exclude each other"),
+        (run, ["--explain", "sums:1", "--forget", "sums:1"], "--explain and --forget cannot be used together"),
         (tmp_path / "empty", ["--explain", "sums:1"], "Run `eyas prompts` first"),
     )
     for place, arguments, named in cases:

@@ -134,7 +134,7 @@ def test_a_machine_without_a_compiler_is_told_of_once(start, target, tmp_path):
         (["--max-waiting", "-1"], "--max-waiting -1"),
         (["--drain-s", "-1"], "--drain-s -1"),
         (["--drain-s", "nan"], "--drain-s nan"),
-        (["--api-key", ""], "empty API key"),
+        (["--api-key", ""], "An API key is empty"),
         (["--head", "x", "--no-head"], "--no-head"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The command line: arguments, help texts, errors. A verb's code is imported when it runs, so --help needs no torch."""
+"""Parses the command line and runs the verb. It imports a verb's code when the verb runs, so --help needs no torch."""
 
 import argparse
 import contextlib
@@ -23,7 +23,7 @@ USAGE_ERRORS = (  # argparse's message -> the problem
     (r"argument (\S+): invalid int value: (.+)", "{0} is {1}, not a whole number"),
     (r"argument (\S+): invalid float value: (.+)", "{0} is {1}, not a number"),
     (r"argument (\S+): expected one argument", "{0} needs a value"),
-    (r"argument (\S+): not allowed with argument (\S+)", "{0} and {1} exclude each other"),
+    (r"argument (\S+): not allowed with argument (\S+)", "{0} and {1} cannot be used together"),
 )
 TYPES = {"int": int, "float": float}
 OPTIONAL = dict.fromkeys(("device", "acknowledge", "explain", "forget"), None) | {"json": False}
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line.
 
     Returns:
-        The exit code: 0 done, 1 failed, 2 wrong usage or input, 3 `eyas drift` recommends training.
+        The exit code: 0 for success, 1 for a failure, 2 for wrong usage or input, 3 if `eyas drift` advises training.
     """
     try:
         with _redeliver_interrupts():
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _load_function(name: str) -> Callable[[argparse.Namespace], int]:
-    """Imports "module:function" of this package, and silences transformers before any target is loaded."""
+    """Imports and returns "module:function" of this package. It also disables the log output of transformers."""
     module, _, function = name.partition(":")
     found = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     from transformers.utils import logging
@@ -63,7 +63,7 @@ def _load_function(name: str) -> Callable[[argparse.Namespace], int]:
 
 @contextlib.contextmanager
 def _redeliver_interrupts() -> Iterator[None]:
-    """Makes Ctrl-C work in finalizers: Python only prints a KeyboardInterrupt there, so SIGINT is sent again."""
+    """Makes Ctrl-C work while a finalizer runs. Python discards a KeyboardInterrupt there, so SIGINT is sent again."""
     before = sys.unraisablehook
 
     def hook(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -81,7 +81,7 @@ def _redeliver_interrupts() -> Iterator[None]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argparse parser whose errors are UsageErrors in plain words."""
+    """An argparse parser that raises UsageError for an invalid command line."""
 
     def error(self, message: str) -> NoReturn:
         for pattern, text in USAGE_ERRORS:
@@ -91,7 +91,13 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, f"Read `{self.prog} --help`")
 
     def require_known(self, kind: str, word: str, known: Sequence[str]) -> None:
-        """Raises UsageError for a word that is not known, with the nearest known one."""
+        """Raises UsageError if `word` is not in `known`. The error suggests the nearest known word.
+
+        Args:
+            kind: The kind of the word for the message: "verb" or "argument".
+            word: The word.
+            known: The known words.
+        """
         if word not in known:
             near = difflib.get_close_matches(word, known, n=1)
             hint = f"Did you mean {near[0]}? " if near else ""
@@ -107,7 +113,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parses a command line. key=value may also come after an option, where argparse takes no positional argument."""
+    """Parses a command line. It also accepts key=value after an option, which argparse alone would reject."""
     parser, verbs = _build_parser()
     parsed, rest = parser.parse_known_args(arguments)
     verb = verbs[parsed.verb]
@@ -120,7 +126,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _build_parser() -> tuple[_Parser, Mapping[str, _Parser]]:
-    """Returns the parser of arguments.toml, and the parser of each verb."""
+    """Builds the parser from arguments.toml. Returns it and the parser of each verb by name."""
     table = tomllib.loads(files(__name__).joinpath("arguments.toml").read_text(encoding="utf-8"))
     parser = _Parser(prog="eyas", description=table["description"], epilog=table["epilog"], allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"eyas {__version__}")

@@ -1,4 +1,4 @@
-"""`eyas bench`: of a recipe's head, of running servers, or of results that other clients have measured."""
+"""`eyas bench`: measures the head of a recipe or a running server, or imports results that other tools measured."""
 
 import argparse
 import json
@@ -29,24 +29,24 @@ COLUMNS = {  # title -> path of the figure in results.json
 
 
 def run_verb(parsed: argparse.Namespace) -> int:
-    """Runs the verb. Measures servers, or imports results, and writes results.json and report.html below --out."""
+    """Runs `eyas bench`: measures or imports, prints a table and writes results.json and report.html below --out."""
     if parsed.url is None and parsed.imported is None and parsed.baseline is None:
         if parsed.recipe is None:
-            raise UsageError("There is nothing to measure", "Pass RECIPE, --url URL or --import ARM=FILE")
+            raise UsageError("eyas bench has nothing to measure", "Pass RECIPE, --url URL or --import ARM=FILE")
         return recipes.run_verb(parsed)
     words = ([parsed.recipe] if parsed.recipe is not None else []) + list(parsed.overrides)
     if parsed.recipe is not None and "=" not in parsed.recipe:
         problem = f"The recipe {parsed.recipe} cannot be combined with --url, --baseline or --import"
-        raise UsageError(problem, "Leave one out; with --url, only keys client.* are read")
+        raise UsageError(problem, "Remove one of them; with --url, pass only keys client.*")
     out = Path(parsed.out or DEFAULT_OUT)
     if parsed.imported is not None:
         if parsed.url is not None or parsed.baseline is not None or words:
-            raise UsageError("--import can only be combined with --out and --json", "Leave the other arguments out")
+            raise UsageError("--import can only be combined with --out and --json", "Remove the other arguments")
         results = import_results(parsed.imported)
         write_results(results, None, out)
     else:
         if parsed.url is None:
-            raise UsageError("--baseline needs --url, the server with the head", "Add --url URL")
+            raise UsageError("--baseline needs --url", "Add --url URL of the server with the head")
         results = bench_server.run(parsed.url, parsed.baseline, _parse_client_keys(words), out)
     text = f"{format_measurements(results)}\nreport: {out / 'report.html'}"
     print(json.dumps(results, indent=2) if parsed.json else text)
@@ -57,12 +57,14 @@ def _parse_client_keys(words: list[str]) -> ClientConfig:
     tables = parse_overrides(words)
     others = sorted(set(tables) - {"client"})
     if others:
-        raise UsageError(f"{others[0]}.* has no effect with --url", "Keep only keys client.*; the server sets the rest")
+        raise UsageError(
+            f"{others[0]}.* has no effect with --url", "Pass only keys client.*; other settings belong to the server"
+        )
     return build(ClientConfig, tables.get("client", {}), "client")
 
 
 def format_measurements(results: dict[str, Any]) -> str:
-    """Returns a table for a terminal with a line for each arm at each load."""
+    """Returns results.json as a table for a terminal, with a line for each arm at each load."""
     points = [point for key in ("concurrency", "rates", "ramp") for point in results.get(key, [])]
     arms = [
         (point, name, figures)

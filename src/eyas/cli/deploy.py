@@ -1,4 +1,4 @@
-"""`eyas deploy vertex | kubernetes`: writes the files of a platform, uploads artifacts, calls Vertex AI."""
+"""`eyas deploy vertex | kubernetes`: writes deployment files, uploads heads and targets, and calls Vertex AI."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from eyas.recipe import Recipe, Run, open_run
 
 
 def run_verb(parsed: argparse.Namespace) -> int:
-    """Writes the files, and uploads, creates, prints or deletes what the arguments ask for."""
+    """Runs `eyas deploy`: writes the deployment files, then does what --upload, --apply, --status or --delete say."""
     run = open_run(parsed.recipe, parsed.overrides, parsed.out, "cpu")
     if parsed.platform == "kubernetes" and (parsed.apply or parsed.status or parsed.delete):
         raise UsageError("--apply, --status and --delete are for vertex only", "Use kubectl with the written files")
@@ -38,7 +38,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
 
 
 def build_run_launch(run: Run) -> Launch:
-    """Returns the start of the container that serves a run's head. Raises InputError without a head or its export."""
+    """Returns the settings of the container that serves a run's head. Raises InputError if it is missing."""
     model = run.recipe.target.model
     # A container downloads a hub id or a URL itself; a target on this machine is uploaded with the head.
     is_local = model == EMBEDDED or Path(model).is_dir()
@@ -48,7 +48,7 @@ def build_run_launch(run: Run) -> Launch:
 
 
 def write_manifests(run: Run, platform: str) -> Path:
-    """Writes the files of a platform and returns their directory. Raises UsageError for missing deploy keys."""
+    """Writes the deployment files of a platform and returns their directory. Raises UsageError if keys are missing."""
     recipe, out = run.recipe, run.out / "deploy" / platform
     if platform == "vertex":
         vertex_deployment.write_requests(recipe.deploy.vertex, build_run_launch(run), out)
@@ -60,13 +60,13 @@ def write_manifests(run: Run, platform: str) -> Path:
     except InputError as error:
         if recipe.deploy.jobs_image is None:
             raise
-        _log(f"eyas: only the Jobs of the data stages are written, since there is no head to serve. {error}")
+        _log(f"eyas: only the Jobs of the data stages are written, because the run has no head to serve. {error}")
     kubernetes.write_manifests(serving | build_jobs(recipe), parents, out)
     return out
 
 
 def write_configured_manifests(run: Run) -> list[Path]:
-    """Writes the files of every platform for which the recipe has enough keys, and returns their directories."""
+    """Writes the files of each platform whose required keys the recipe has, and returns their directories."""
     config = run.recipe.deploy
     if config.image is None or config.storage is None:
         return []
@@ -75,7 +75,7 @@ def write_configured_manifests(run: Run) -> list[Path]:
 
 
 def build_jobs(recipe: Recipe) -> dict[str, kubernetes.Json]:
-    """Returns the Jobs of the data stages; none without deploy.jobs_image. Raises UsageError."""
+    """Returns the Kubernetes Jobs of the data stages by file name; {} if deploy.jobs_image is not set."""
     image = recipe.deploy.jobs_image
     if image is None:
         return {}
@@ -85,7 +85,7 @@ def build_jobs(recipe: Recipe) -> dict[str, kubernetes.Json]:
 
 
 def _head_directory(run: Run) -> Path:
-    """Returns the directory that the engine loads: the export for it, or the head itself for eyas."""
+    """Returns the head directory that deploy.engine loads: the head for eyas, its export for another engine."""
     engine = run.recipe.deploy.engine
     if engine == "eyas":
         return run.head_directory
@@ -129,7 +129,7 @@ def _call_vertex(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _format_state(state: dict[str, Any]) -> str:
-    """Returns a deployment in a few lines for the terminal."""
+    """Returns the state of a Vertex AI deployment as lines for a terminal."""
     lines = [state["state"]]
     lines += [f"{key}: {state[key]}" for key in ("endpoint", "dns", "model") if state[key] is not None]
     for model in state["deployed"]:

@@ -16,7 +16,7 @@ RETRAIN_EXIT_CODE = 3
 
 
 def run_verb(parsed: argparse.Namespace) -> int:
-    """Runs the verb. The exit code is RETRAIN_EXIT_CODE if training is recommended, else 0."""
+    """Runs `eyas drift`. Returns RETRAIN_EXIT_CODE if the report recommends training, else 0."""
     if parsed.days is not None and not 0 < parsed.days < math.inf:
         raise UsageError(f"--days {parsed.days} is out of range", "Use a number above 0")
     run_directory, sampled = Path(parsed.run_directory), Path(parsed.log)
@@ -27,16 +27,17 @@ def run_verb(parsed: argparse.Namespace) -> int:
         problem = f"{sampled / LOG_FILE} cannot be read ({error.strerror})"
         raise InputError(problem, "Pass the directory of `eyas serve --sample-low-acceptance`") from None
     if num_damaged:
-        print(f"eyas: {num_damaged} lines of {sampled / LOG_FILE} are damaged and left out", file=sys.stderr)
+        print(f"eyas: {num_damaged} lines of {sampled / LOG_FILE} are damaged and were skipped", file=sys.stderr)
     report = compare_acceptance(reported, records, None if parsed.days is None else _days_ago(parsed.days))
     if report.num_other_heads:
-        print(f"eyas: {report.num_other_heads} outputs of other heads are left out", file=sys.stderr)
+        print(f"eyas: {report.num_other_heads} outputs of other heads were skipped", file=sys.stderr)
     print(json.dumps(report.to_json(), indent=2) if parsed.json else report.to_text())
     if parsed.recipe is not None:
         count = write_recipe(reported.recipe, run_directory, sampled, Path(parsed.recipe))
         command = f"eyas run {parsed.recipe} --acknowledge 'YOUR NAME'"
         print(
-            f"eyas: {count} prompts beside {parsed.recipe}. Check their license, then run: {command}", file=sys.stderr
+            f"eyas: {count} prompts are written beside {parsed.recipe}. Check their license, then run: {command}",
+            file=sys.stderr,
         )
     return RETRAIN_EXIT_CODE if report.recommendation == "retrain" else 0
 

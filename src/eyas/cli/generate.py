@@ -31,7 +31,7 @@ MAX_NODES = 256  # more is slower than no speculation on any machine
 
 
 def run_verb(parsed: argparse.Namespace) -> int:
-    """Generates the outputs and prints them."""
+    """Runs `eyas generate`: generates the outputs and prints them."""
     if (parsed.prompt is None) == (parsed.input is None):
         raise UsageError("Pass either a prompt or --input FILE.jsonl", 'For example: eyas generate "What is a falcon?"')
     if parsed.max_tokens < 1:
@@ -61,9 +61,13 @@ def run_verb(parsed: argparse.Namespace) -> int:
 
 
 def load_pair(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
-    """Loads the target and the head of the arguments: --head, the embedded head, or None with --no-head."""
+    """Loads the target and the head that the arguments name.
+
+    Returns:
+        The target, and the head of --head (default: the head of the embedded target) or None with --no-head.
+    """
     if parsed.no_head and parsed.head is not None:
-        raise UsageError("--head and --no-head exclude each other", "Leave one out")
+        raise UsageError("--head and --no-head cannot be used together", "Remove one of them")
     name = parsed.head or (EMBEDDED if parsed.target == EMBEDDED else None)
     dtype, device = DTYPES[parsed.dtype], parsed.device or default_device()
     check_one_device(device)
@@ -78,13 +82,21 @@ def load_pair(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
 
 
 def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
-    """Loads a second head. Raises InputError if it does not fit the target or reads other layers than the main head."""
+    """Loads a second head. Raises InputError if it does not fit the target or reads other layers than the main head.
+
+    Args:
+        name: The directory of the second head.
+        target: The target.
+        draft: The main head.
+    """
     stored = read_head(resolve_head(name), target.model.dtype, target.info.num_layers)
     _check_fit(stored, target)
     layers, main_layers = list(stored.config.aux_layer_ids), list(draft.head.config.aux_layer_ids)
     if layers != main_layers:
         problem = f"The canary head {name} reads layers {layers}, but the main head reads {main_layers}"
-        raise InputError(problem, f"Train it with capture.aux_layer_ids={main_layers}: both share the captured layers")
+        raise InputError(
+            problem, f"Train it with capture.aux_layer_ids={main_layers}: both heads must read the same layers"
+        )
     return Eagle3Spec.on(target.model.device, stored.head, stored.vocab, draft.shape)
 
 
@@ -97,7 +109,7 @@ def _check_fit(stored: StoredHead, target: Target) -> None:
 
 
 def parse_tree(text: str) -> TreeShape:
-    """Parses DEPTH,TOP_K,NODES. Raises UsageError."""
+    """Parses DEPTH,TOP_K,NODES, the value of --tree. Raises UsageError if it is invalid or too large."""
     try:
         depth, top_k, nodes = (int(part) for part in text.split(","))
     except ValueError:
@@ -111,7 +123,7 @@ def parse_tree(text: str) -> TreeShape:
 
 
 def _stream_output(engine: Engine, request: Request) -> None:
-    """Prints the tokens as they come; accepted draft tokens are green."""
+    """Prints each token when it is generated. On a terminal, accepted draft tokens are green."""
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     detokenizer = Detokenizer(engine.target.tokenizer)
 
@@ -129,7 +141,7 @@ def _stream_output(engine: Engine, request: Request) -> None:
 
 
 def _print_outputs(engine: Engine, requests: list[Request], as_json: bool) -> None:
-    """Prints the outputs in the order of the requests, each as soon as those before it are printed."""
+    """Prints the outputs in the order of the requests. A later output waits until the earlier ones are printed."""
     finished: dict[int, RequestOutput] = {}
     num_printed = 0
     with Progress("generate", len(requests), "answers", enabled=len(requests) > 1) as bar:
@@ -144,7 +156,7 @@ def _print_outputs(engine: Engine, requests: list[Request], as_json: bool) -> No
 
 
 def _to_json(output: RequestOutput, text: str) -> dict[str, Any]:
-    """Returns one output as --json prints it; null where a figure does not exist."""
+    """Returns the JSON object that --json prints for an output. A figure that does not exist is None."""
     return {
         "prompt_ids": list(output.request.prompt_ids),
         "token_ids": output.token_ids,
@@ -158,7 +170,11 @@ def _to_json(output: RequestOutput, text: str) -> dict[str, Any]:
 
 
 def _read_prompts(path: Path) -> list[tuple[Message, ...]]:
-    """Reads a JSON-lines file. A line has messages (the last one a user's), prompt, question, or turns (the first)."""
+    """Reads the prompts of a JSON-lines file.
+
+    Each line is an object with one of these keys: "messages" (the last one from the user), "prompt", "question" or
+    "turns" (a list of texts, of which the first is used).
+    """
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:
@@ -181,10 +197,13 @@ def _parse_line(line: str, location: str) -> tuple[Message, ...]:
     if "messages" in record:
         messages = parse_messages(record["messages"], location)
         if not messages or messages[-1].role != "user":
-            raise InputError(f"The messages of {location} do not end with a user message", "Drop the last answer")
+            raise InputError(
+                f"The messages of {location} do not end with a user message",
+                "Remove the messages after the last user message",
+            )
         return messages
     turns = record.get("turns")
     text = record.get("prompt") or record.get("question") or (turns[0] if isinstance(turns, list) and turns else None)
     if not isinstance(text, str) or not is_unicode(text):
-        raise InputError(f"{location} has no prompt, question, turns or messages that is valid text", fix)
+        raise InputError(f"{location} has none of the keys prompt, question, turns and messages with valid text", fix)
     return (Message("user", text),)

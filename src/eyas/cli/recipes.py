@@ -1,4 +1,4 @@
-"""The verbs that take a recipe, `eyas quickstart` (a recipe in the package) and `eyas doctor`."""
+"""The verbs that run the stages of a recipe, and `eyas quickstart`, `eyas plan`, `eyas show` and `eyas doctor`."""
 
 import argparse
 import json
@@ -22,20 +22,20 @@ from eyas.recipe import STAGES, Run, load_quickstart_recipe, open_run
 from eyas.train.distributed import join_process_group, local_device, require_single_process
 
 MULTI_PROCESS_VERBS = ("prompts", "capture", "train")
-"""The verbs that several processes may share; the first two by `prompts.world` and `capture.world`."""
+"""The verbs that several processes can run together. prompts.world and capture.world set their number."""
 RESULTS = ("bench", "results.json")
 OUTPUT_FILES = {"run": RESULTS, "bench": RESULTS, "eval": ("eval", "acceptance.json")}
 OUTPUT_FILES |= {"export": ("export", export.PARITY_FILE), "tune": ("tune", tune.FILE)}
 
 
 def quickstart(parsed: argparse.Namespace) -> int:
-    """Runs every stage of the quickstart recipe."""
+    """Runs `eyas quickstart`: all stages of the recipe that ships with eyas."""
     require_single_process("quickstart")
     return _run_all_stages(Run(load_quickstart_recipe(), Path(parsed.out)), parsed.json)
 
 
 def run_verb(parsed: argparse.Namespace) -> int:
-    """Runs one stage, or all of them."""
+    """Runs the stage of the verb, or all stages for `eyas run`."""
     verb = parsed.verb
     if parsed.explain is not None or parsed.forget is not None:
         return _trace_record(parsed)
@@ -68,7 +68,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
 
 
 def plan(parsed: argparse.Namespace) -> int:
-    """Prints the stages that would run, and their cost."""
+    """Runs `eyas plan`: prints the stages that would run, and their cost."""
     from eyas.plan.plan import build_plan
     from eyas.plan.plan_text import format_plan
 
@@ -78,7 +78,7 @@ def plan(parsed: argparse.Namespace) -> int:
 
 
 def show(parsed: argparse.Namespace) -> int:
-    """Prints a conversation as it is trained on."""
+    """Runs `eyas show`: prints the training rows of a conversation."""
     run = open_run(parsed.recipe, parsed.overrides, parsed.out)
     conversation = _find_conversation(run, parsed.index)
     tokenizer = run.target.tokenizer
@@ -91,7 +91,7 @@ def show(parsed: argparse.Namespace) -> int:
 
 
 def doctor(parsed: argparse.Namespace) -> int:
-    """Prints the findings; misfits go to stderr. The exit code is 2 if there is a misfit, else 0."""
+    """Runs `eyas doctor`: prints the findings, misfits on stderr. Returns 2 if there is a misfit, else 0."""
     from eyas.doctor import examine, examine_machine
 
     findings = [*examine(parsed.path, parsed.target), examine_machine()]
@@ -166,11 +166,11 @@ def _run_all_stages(run: Run, as_json: bool) -> int:
 
 
 def _trace_record(parsed: argparse.Namespace) -> int:
-    """Explains a record, or removes it from everything that was made from it."""
+    """Runs --explain or --forget of `eyas prompts` and prints the resulting lines."""
     from eyas.record_lineage import explain_record, forget_record
 
     if parsed.explain is not None and parsed.forget is not None:
-        raise UsageError("--explain and --forget exclude each other", "Leave one out")
+        raise UsageError("--explain and --forget cannot be used together", "Remove one of them")
     run = open_run(parsed.recipe, parsed.overrides, parsed.out)
     record_id: Any = parsed.explain or parsed.forget
     lines = forget_record(run, record_id) if parsed.explain is None else explain_record(run, record_id)
@@ -185,15 +185,15 @@ def _read_output(run: Run, verb: str) -> dict[str, Any]:
 
 
 def _find_conversation(run: Run, index: int) -> Conversation:
-    """Returns conversation `index` of the run. A run without conversations uses those of its builtin: source."""
+    """Returns conversation `index` of a run, from 0. Before `eyas respond` it takes an example of a builtin: source."""
     directory, source = run.directory("respond"), run.recipe.prompts.source or ""
     if index < 0:
-        raise InputError(f"--index {index} is negative", "Count from 0")
+        raise InputError(f"--index {index} is negative", "Use a number of at least 0")
     if any(directory.glob("*.jsonl")):
         for number, conversation in enumerate(read_conversation_dir(directory)):
             if number == index:
                 return conversation
-        raise InputError(f"{directory} has no conversation {index}", "Lower --index")
+        raise InputError(f"{directory} has no conversation {index}", "Use a smaller --index")
     if source.startswith("builtin:"):
         family = list(FAMILIES)[index % len(FAMILIES)]
         made = example(family, source.removeprefix("builtin:"), index // len(FAMILIES))

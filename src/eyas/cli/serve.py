@@ -1,4 +1,4 @@
-"""`eyas serve`: an OpenAI-compatible server for one target."""
+"""`eyas serve`: starts an OpenAI-compatible server for one target and its head."""
 
 import argparse
 import json
@@ -36,7 +36,7 @@ API_KEY_VARIABLE = "EYAS_API_KEY"
 
 
 def run_verb(parsed: argparse.Namespace) -> int:
-    """Serves until SIGTERM or SIGINT."""
+    """Runs `eyas serve`: loads the models and serves until SIGTERM or SIGINT."""
     limits = (parsed.slots, parsed.context, parsed.memory_tokens, parsed.max_waiting)
     options = EngineOptions(*limits, parsed.speculation, compile=not parsed.no_compile)
     keys, vertex = _api_keys(parsed.api_key), read_vertex_config(os.environ)
@@ -77,11 +77,15 @@ def run_verb(parsed: argparse.Namespace) -> int:
 def download_inputs(parsed: argparse.Namespace, environment: Mapping[str, str]) -> str:
     """Downloads --target, --head and --canary-head if they are URLs, and replaces them by local directories.
 
-    Vertex AI copies a model's artifacts to a bucket and names it in AIP_STORAGE_URI. `target/` and `head/` below it
-    are used where the command line has none. Raises InputError and StorageError.
+    On Vertex AI, the variable AIP_STORAGE_URI has the URL of a directory with the model's artifacts. Its `target/` and
+    `head/` are used if the command line has no --target or --head.
 
     Returns:
-        The model's name for clients: --served-name, or else the name of the target.
+        The name of the model in the API: --served-name, or else the name of the target.
+
+    Raises:
+        InputError: A URL has no files, or a download is damaged.
+        StorageError: The store cannot be read, or the disk is full.
     """
     artifacts = (environment.get(STORAGE_VARIABLE) or "").rstrip("/")
     if artifacts and not parsed.no_head and parsed.head is None and _has_artifact(artifacts, "head"):
@@ -101,7 +105,7 @@ def _has_artifact(artifacts: str, name: str) -> bool:
 
 
 def _model_name(target: str) -> str:
-    """Returns the last part of a URL, the name of a directory, or a hub id."""
+    """Returns the name of a target: the last part of a URL or directory, or the hub id unchanged."""
     if is_url(target):
         return StoragePath(target).name
     return Path(target).resolve().name if Path(target).is_dir() else target
@@ -126,11 +130,11 @@ def _sample_options(parsed: argparse.Namespace) -> "SampleOptions | None":
 def _require_drafting(parsed: argparse.Namespace, option: str) -> None:
     if parsed.no_head or parsed.speculation == OFF.name:
         other = "--no-head" if parsed.no_head else "--speculation off"
-        raise UsageError(f"{option} needs a head that drafts, but {other} is given", "Leave one of both out")
+        raise UsageError(f"{option} needs speculation, but {other} disables it", f"Remove {option} or {other}")
 
 
 def _start_sampler(options: "SampleOptions", engine: AsyncEngine, parsed: argparse.Namespace) -> "PromptSampler":
-    """Starts the prompt sampler and logs what it stores. Raises InputError and StorageError."""
+    """Starts the prompt sampler and logs which data it stores where."""
     from eyas.monitoring.acceptance_log import LOG_FILE
     from eyas.monitoring.privacy_gate import PrivacyGate
     from eyas.monitoring.prompt_sampler import PROMPTS_FILE, PromptSampler
@@ -148,7 +152,7 @@ def _start_sampler(options: "SampleOptions", engine: AsyncEngine, parsed: argpar
 
 
 def _address(host: str | None, port: int | None, vertex: VertexConfig | None) -> tuple[str, int]:
-    """Returns host and port: of the command line, else of Vertex AI, else 127.0.0.1:8000."""
+    """Returns host and port: from the command line, else from Vertex AI's variables, else 127.0.0.1 and 8000."""
     if port is not None and not 0 <= port <= 65535:
         raise UsageError(f"--port {port} is out of range", "Use a number from 0 to 65535")
     if vertex is None:
@@ -159,7 +163,8 @@ def _address(host: str | None, port: int | None, vertex: VertexConfig | None) ->
 def _num_threads(given: int | None) -> int:
     """Returns the number of CPU threads of the model: --threads, else OMP_NUM_THREADS, else all cores but one.
 
-    That one is for the server's own thread. If it shares a core, all other threads wait for it at every operator.
+    One core is left for the thread of the HTTP server. If that thread shared a core with a thread of the model, the
+    other threads would wait for the slower one at every operator.
     """
     if given is None:
         return torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else max(count_cpus() - 1, 1)
@@ -169,7 +174,7 @@ def _num_threads(given: int | None) -> int:
 
 
 def _warn_if_slow(target: Target) -> None:
-    """Logs a warning if attention runs without its compiled operator on a CPU."""
+    """Logs a warning if the target runs on a CPU without the compiled attention operator, which is slower."""
     weight = next(target.model.parameters())
     reason = None if weight.device.type != "cpu" else fallback_reason(weight.dtype, target.info.head_dim)
     if reason is not None:
@@ -177,16 +182,16 @@ def _warn_if_slow(target: Target) -> None:
 
 
 def _api_keys(given: list[str] | None) -> tuple[str, ...]:
-    """Returns the keys of --api-key and of the environment variable, where commas separate them."""
+    """Returns the API keys of --api-key and of EYAS_API_KEY, which separates keys by commas. Raises UsageError."""
     variable = os.environ.get(API_KEY_VARIABLE)
     keys = [key.strip() for key in [*(given or []), *(variable.split(",") if variable is not None else [])]]
     if not all(keys):
-        raise UsageError("There is an empty API key", f"Correct --api-key or {API_KEY_VARIABLE}")
+        raise UsageError("An API key is empty", f"Correct --api-key or {API_KEY_VARIABLE}")
     return tuple(keys)
 
 
 def _log(line: str) -> None:
-    """Writes one line to stderr in one piece, at once."""
+    """Writes one line to stderr and flushes it."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 

@@ -104,8 +104,8 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None, num_layer
         num_layers: The number of layers of the target. Heads whose config.json names no captured layers need it.
 
     Raises:
-        InputError: A file is missing or damaged, the graph is unknown, a tensor is missing, unexpected, of a wrong shape
-            or not finite, d2t and t2d disagree, or the list of layers has two possible meanings. The error names all
+        InputError: A file is missing or damaged, the graph is unknown, a tensor is missing, unexpected, not finite or
+            of a wrong shape, d2t and t2d disagree, or the list of layers has two possible meanings. The error names all
             problems.
     """
     directory = Path(directory)
@@ -129,7 +129,7 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None, num_layer
 def inspect_head(directory: Path, num_layers: int | None = None) -> tuple[ParsedConfig, LoadedWeights | None]:
     """Reads the configuration and the weights of a head. Their `findings` list all problems.
 
-    Returns None for the weights if the configuration has a misfit. Raises InputError for files that are missing or damaged.
+    Returns None for the weights if the configuration has a misfit. Raises InputError for missing or damaged files.
     """
     parsed = parse_config(read_json(directory / CONFIG_FILE), num_layers)
     if parsed.config is None:

@@ -1,7 +1,7 @@
 """Writes a head for SGLang and vLLM, one directory for each format, and the command-line flags that load it.
 
 directory          place of the sizes        place of the layer ids   tensor names  loaded with
-sglang/            top level                 top level, eagle_config  midlayer.X    --speculative-draft-model-path DIR
+sglang/            top level                 top level, eagle_config  midlayer.X    --speculative-draft-model-path
 vllm/              top level                 top level                midlayer.X    vllm serve T --speculative-config ...
 vllm-speculators/  transformer_layer_config  top level                layers.0.X    vllm serve DIR
 """
