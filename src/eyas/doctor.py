@@ -1,9 +1,10 @@
-"""`eyas doctor`: checks a run, a head or a target and returns findings in plain words. Changes nothing.
+"""`eyas doctor`: checks a run, a head or a target and returns findings. It changes no files of them.
 
     prompts -> conversations -> features -> head -> eval -> report
 
-In a run, every stage must be finished, its files unchanged since, made from the stages that are in the run now and with
-the settings of recipe.toml. All stages must have the same target, tokenizer and chat template.
+In a run it checks that each stage is finished, that no file has changed since, and that the stage was made from the
+current files of earlier stages with the settings of recipe.toml. It also checks that all stages used the same target,
+tokenizer and chat template.
 """
 
 import json
@@ -32,14 +33,14 @@ KINDS = "Name a run directory, a head directory or a target directory"
 
 
 def examine(path: str, target: str | None) -> list[Finding]:
-    """Checks a run directory, a head directory or a target directory, and returns all findings in order.
+    """Checks a run directory, a head directory or a target directory, and returns the findings.
 
     Args:
-        path: The directory, or "embedded" for the head that comes with eyas.
-        target: The target to compare a head with; None for the one that the run or the head names.
+        path: The directory, or "embedded" for the head that ships with eyas.
+        target: The target with which a head is compared; None for the target that the run or the head names.
 
     Raises:
-        InputError: `path` is none of the three, or `target` does not exist.
+        InputError: `path` is not one of these directories, or `target` does not exist.
     """
     directory = resolve_head(path) if path == EMBEDDED else Path(path)
     if not directory.is_dir():
@@ -55,7 +56,7 @@ def examine(path: str, target: str | None) -> list[Finding]:
 
 
 def examine_machine() -> Finding:
-    """Builds the attention kernel in C for this CPU if needed, and returns a warning where that is not possible."""
+    """Builds the C attention kernel for this CPU if needed. Returns "ok", or a warning if the build fails."""
     kernel = cpu_kernel()
     if isinstance(kernel, Unavailable):
         problem = "Attention on this CPU runs the dense reference, which gives the same results but is slower"
@@ -64,7 +65,7 @@ def examine_machine() -> Finding:
 
 
 def _is_head(directory: Path) -> bool:
-    """Returns True if config.json belongs to a head. A damaged one does if there is no tokenizer beside it."""
+    """Returns True if the directory contains a head. With a damaged config.json: True if it has no tokenizer."""
     try:
         raw = json.loads((directory / CONFIG_FILE).read_bytes())
         if isinstance(raw, dict) and is_head_config(raw):
@@ -92,7 +93,7 @@ def _examine_target(directory: Path) -> Iterator[Finding]:
 
 
 def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
-    """Checks the files of a head and its fit to `target`, or to the embedded target if the head was trained for it."""
+    """Checks the files of a head and its fit to `target`. If that is None, only a head for "embedded" is compared."""
     if (directory / PROVENANCE).is_file():
         yield _check_contents("head", directory)
     try:
@@ -140,7 +141,13 @@ def _examine_pair(stored: StoredHead, target: Target) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _FinishedRun:
-    """The finished stages of a run directory. `head` is outside it if the recipe names an existing head."""
+    """The finished stages of a run directory.
+
+    Attributes:
+        out: The run directory.
+        head: The head directory. It is outside the run directory if the recipe names an existing head.
+        stages: The provenance of each finished stage by its verb.
+    """
 
     out: Path
     head: Path
@@ -148,14 +155,14 @@ class _FinishedRun:
 
     @cached_property
     def head_digest(self) -> str | None:
-        """The digest over the head's two files, without its card and figures; None if they are missing."""
+        """The digest of the head's config.json and weights; None if one of them is missing."""
         try:
             return digest_head(self.head)
         except InputError:
             return None
 
     def digest(self, parent: str) -> str | None:
-        """Returns the present digest of a parent; None if it is not finished or not part of this run."""
+        """Returns the current digest of a key of `parents`; None if it is unfinished or not part of this run."""
         if parent == "head":
             return self.head_digest
         stage = self.stages.get(PARENTS.get(parent, ""))
@@ -206,7 +213,7 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
 
 
 def _examine_stage(stage: str, directory: StoragePath, stages: dict[str, Provenance]) -> Iterator[Finding]:
-    """Checks the directory of one stage, and adds it to `stages` if it is finished."""
+    """Checks the directory of one stage. If the stage is finished, adds its provenance to `stages`."""
     fix = f"Run `eyas {stage}` with the recipe of this run"
     if not directory.list_files():
         yield Finding("warning", f"Stage {stage} has not run: {directory} is missing or empty", fix)
@@ -241,7 +248,7 @@ def _check_contents(stage: str, directory: Path) -> Finding:
 
 
 def _check_sizes(stage: str, features: StoragePath) -> Finding:
-    """Compares the sizes of remote shards with the manifest. Reading the shards could take hours."""
+    """Compares the sizes of remote shards with the manifest. It does not read them, which could take hours."""
     try:
         shards = read_manifest(features).shards
         for shard in shards:
@@ -255,7 +262,7 @@ def _check_sizes(stage: str, features: StoragePath) -> Finding:
 
 
 def _examine_parents(finished: _FinishedRun) -> Iterator[Finding]:
-    """Compares the parents that each stage was made from with those in the run now."""
+    """Checks that each stage was made from the current content of the directories that it reads."""
     num_parents, num_changed = 0, 0
     for stage, provenance in finished.stages.items():
         for parent, recorded in provenance.parents.items():
@@ -272,7 +279,7 @@ def _examine_parents(finished: _FinishedRun) -> Iterator[Finding]:
 
 
 def _examine_deployment(directory: Path, finished: _FinishedRun) -> Iterator[Finding]:
-    """Checks the files for a platform, and that they deploy the head of this run or one of its exports."""
+    """Checks the deployment files of a platform, and that they serve this run's head or one of its exports."""
     fix = f"Run `eyas deploy {directory.name}` with the recipe of this run again"
     if not has_provenance(directory):
         yield Finding("warning", f"{directory} is unfinished: it has no {PROVENANCE}", fix)
@@ -289,12 +296,12 @@ def _examine_deployment(directory: Path, finished: _FinishedRun) -> Iterator[Fin
 
 
 def _for_target(recipe: Recipe, target: str | None) -> Recipe:
-    """Returns the recipe, with its target replaced by `target` if that is given."""
+    """Returns the recipe with `target.model` set to `target`; returns it unchanged if `target` is None."""
     return recipe if target is None else replace(recipe, target=replace(recipe.target, model=target))
 
 
 def _examine_settings(run: Run, finished: _FinishedRun) -> Iterator[Finding]:
-    """Compares the settings that each stage was made with to those of recipe.toml now."""
+    """Checks that each stage was made with the current settings of recipe.toml."""
     same: list[str] = []
     for stage, provenance in finished.stages.items():
         try:
@@ -314,7 +321,7 @@ def _examine_settings(run: Run, finished: _FinishedRun) -> Iterator[Finding]:
 
 
 def _examine_target_digests(finished: _FinishedRun, target: Target | None, template: str | None) -> Iterator[Finding]:
-    """Compares the digests of target, tokenizer and chat template in all stages with those of the target now."""
+    """Checks that all stages recorded the same target, tokenizer and chat template, and the same as `target`."""
     recorded: dict[str, dict[str, str | None]] = {
         "target": {stage: p.parents.get("target") for stage, p in finished.stages.items()},
         "tokenizer": {stage: p.tokenizer for stage, p in finished.stages.items()},

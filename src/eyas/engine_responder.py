@@ -1,6 +1,6 @@
-"""Answers prompts with eyas's own engine, for the stage `respond` of a recipe without `respond.url`.
+"""Answers prompts with the target in eyas's engine, for the stage `respond` of a recipe without `respond.url`.
 
-eyas.data does not import the engine, so `recipe.Run.build_responder` passes an `EngineResponder` to it.
+The package eyas.data does not import the engine. `recipe.Run.build_responder` passes an `EngineResponder` to it.
 """
 
 from collections.abc import Generator
@@ -17,7 +17,7 @@ from eyas.tree.sampling import SamplingParams
 
 @dataclass(frozen=True)
 class EngineResponder:
-    """The target in eyas's engine, without a head. `respond` calls it with its questions."""
+    """A callable that answers the questions of the stage `respond` with the target, without a head."""
 
     target: Target
     config: RespondConfig
@@ -25,7 +25,8 @@ class EngineResponder:
     def __call__(self, questions: QuestionQueue) -> Generator[Answered, None, None]:
         """Yields an answer for each question.
 
-        One engine runs after another, each with at least twice the context of the one before: few prompts are long.
+        It starts with an engine of small context. When a question does not fit, it starts an engine with a context of
+        the next power of two that fits, since few prompts are long.
         """
         source = _QuestionSource(questions, self.config.seed)
         while (question := source.peek()) is not None:
@@ -38,19 +39,19 @@ class EngineResponder:
 
 @dataclass
 class _QuestionSource:
-    """The questions as a request source. A question too long for this engine waits for the next, larger one."""
+    """A request source for the engine. A question that is too long for the engine waits for the next, larger engine."""
 
     questions: QuestionQueue
     seed: int
     pending: Question | None = None
 
     def peek(self) -> Question | None:
-        """Returns the next question without removing it, or None."""
+        """Returns the next question without removing it; None if there are no more."""
         self.pending = self.questions.next() if self.pending is None else self.pending
         return self.pending
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        """Adds questions while the engine has capacity. Returns False when it is idle and no question fits."""
+        """Adds questions to the engine while it has capacity. Returns False if it is then idle: no question fits."""
         while engine.has_capacity and (question := self.peek()) and _num_positions(question) <= engine.max_context:
             self.pending, decoding = None, question.decoding
             sampling = SamplingParams(temperature=decoding.temperature, top_k=decoding.top_k, top_p=decoding.top_p)
@@ -60,5 +61,5 @@ class _QuestionSource:
 
 
 def _num_positions(question: Question) -> int:
-    """Returns the positions of the prompt and of its longest answer."""
+    """Returns the number of tokens of the prompt and of the longest allowed answer."""
     return len(question.prompt_ids) + question.decoding.max_tokens

@@ -1,14 +1,14 @@
-"""`eyas export`: writes the head as other engines load it, each directory with a README and a parity check.
+"""`eyas export`: writes the head in the formats of SGLang and vLLM, and checks that each copy gives the same logits.
 
     head/ ─────┐                 export/sglang/            config.json  model.safetensors  README.md
     target ────┼─> export/  ──>  export/vllm/              the same
     eval/  ────┤                 export/vllm-speculators/  the same
-    tune/  ────┤                 export/parity.json        logits of each, step by step, against eyas's own
+    tune/  ────┤                 export/parity.json        differences of logits, for each directory and draft step
     prompts/ ──┘
 
-A second, independent reader loads each directory and must compute the logits of the head; otherwise the stage fails.
-eval, tune and prompts are optional: the READMEs take the acceptance length, the flags and the licenses from them. The
-READMEs hold no times and no paths, so equal runs write equal bytes.
+`formats.reference_reader`, a second implementation, loads each directory and computes logits. If they differ from the
+logits of the head, the stage fails. The READMEs contain the acceptance length from eval/, the flags from tune/ and the
+licenses from prompts/, if these stages are finished. They contain no times and no paths.
 """
 
 import json
@@ -44,10 +44,15 @@ ENGINE_NAMES = {"sglang": "SGLang", "vllm": "vLLM", "vllm-speculators": "vLLM, i
 
 @dataclass(frozen=True)
 class ExportInputs:
-    """The directories that `export` reads; those of eval, tune and prompts are used if they are finished.
+    """The directories that `export` reads.
 
-    tree: the tree to recommend without `eyas tune`. is_trained_here: this run trained the head, so the run's prompts
-    are the head's training data.
+    Attributes:
+        head: The head directory.
+        eval: The directory of the stage eval; ignored unless it is finished, like those of tune and prompts.
+        tune: The directory of the stage tune.
+        prompts: The directory of the stage prompts.
+        tree: The draft tree whose flags the READMEs contain if the stage tune is not finished.
+        is_trained_here: True if this run trained the head, so that its prompts are the head's training data.
     """
 
     head: Path
@@ -58,16 +63,23 @@ class ExportInputs:
     is_trained_here: bool
 
     def read_finished(self, name: str, file: str) -> dict[str, Any] | None:
-        """Returns a JSON file of one of the directories, or None if that is not finished."""
+        """Returns the content of a JSON file of a stage; None if the stage is not finished or has no such file.
+
+        Args:
+            name: The stage: "eval", "tune" or "prompts".
+            file: The name of the file.
+        """
         directory: Path = getattr(self, name)
         if not has_provenance(directory) or not (directory / file).is_file():
             return None
         return json.loads((directory / file).read_bytes())
 
     def list_trees(self) -> list[dict[str, Any]]:
-        """Returns the best tree and chain, None for no speculation, for each number of streams that was tuned.
+        """Returns the recommended draft trees, one entry {"streams", "tree", "chain"} for each number of streams.
 
-        Each entry is {"streams": a number, or None without `eyas tune`, "tree": ..., "chain": ...}.
+        A stream is a request that runs at the same time as others. "tree" and "chain" are the fastest tree and chain
+        that `eyas tune` measured, or None if no speculation was faster. Without `eyas tune` there is one entry, whose
+        "streams" is None.
         """
         tuned = self.read_finished("tune", "tune.json")
         if tuned is None:
@@ -81,10 +93,10 @@ class ExportInputs:
 
 
 def build_origin(inputs: ExportInputs, target: Target) -> StageInputs:
-    """Returns the inputs that decide the files. Raises InputError without a head."""
+    """Returns the inputs of the stage for provenance.json. Raises InputError if there is no head."""
     if not (inputs.head / CONFIG_FILE).is_file():
         fix = "Run `eyas train` with this recipe and --out, or set target.head=DIRECTORY"
-        raise InputError(f"{inputs.head} holds no head", fix)
+        raise InputError(f"{inputs.head} does not contain a head", fix)
     parents = {"head": digest_head(inputs.head), "target": target.digest}
     for name in ("eval", "prompts"):
         if has_provenance(getattr(inputs, name)):
@@ -95,11 +107,11 @@ def build_origin(inputs: ExportInputs, target: Target) -> StageInputs:
 
 
 def run(inputs: ExportInputs, target: Target, out_dir: Path) -> Provenance:
-    """Writes a directory for each engine, and parity.json. Does nothing if the stage is finished.
+    """Runs the stage: writes a directory for each engine, and parity.json. Does nothing if the stage is finished.
 
     Raises:
-        InputError: The head does not fit the target, or no engine's format can describe it.
-        StageError: A directory does not give the head's logits. parity.json then holds the differences.
+        InputError: The head does not fit the target, or no engine can load it.
+        StageError: A directory gives other logits than the head. parity.json has the differences.
     """
     started_s = time.time()
     origin = build_origin(inputs, target)
@@ -127,7 +139,7 @@ def run(inputs: ExportInputs, target: Target, out_dir: Path) -> Provenance:
 
 
 def measure_parity(out_dir: Path, head_dir: Path, target: Target) -> dict[str, Any]:
-    """Returns the content of parity.json, for the engines whose directories exist."""
+    """Compares the logits of each exported directory with the head's. Returns the content of parity.json."""
     stored = read_head(head_dir, torch.float32, target.info.num_layers)
     ids: list[int] = target.tokenizer(PARITY_TEXT)["input_ids"][:MAX_TOKENS]  # type: ignore[assignment]
     states = TargetStates.capture(target, ids)
@@ -144,7 +156,7 @@ def _require_parity(parity: dict[str, Any], out_dir: Path) -> None:
             problem = (
                 f"{out_dir / name} gives other logits than the head when {name} reads it (difference {difference:.1e})"
             )
-            raise StageError(problem, f"Do not serve this export; {PARITY_FILE} beside it holds the differences")
+            raise StageError(problem, f"Do not serve this export; read the differences in {PARITY_FILE} beside it")
 
 
 # --- README.md -------------------------------------------------------------------------------------------------------
@@ -153,7 +165,15 @@ def _require_parity(parity: dict[str, Any], out_dir: Path) -> None:
 def render_readme(
     inputs: ExportInputs, stored: StoredHead, target: Target, engine: str, file_digests: Mapping[str, str]
 ) -> str:
-    """Returns the README.md of one engine's directory. file_digests: those of the files beside it."""
+    """Returns the text of README.md for the directory of one engine.
+
+    Args:
+        inputs: The directories that `export` reads.
+        stored: The head.
+        target: The target.
+        engine: The engine, a key of ENGINE_NAMES.
+        file_digests: The digest of each other file in the directory, by name.
+    """
     ledger = inputs.read_finished("prompts", "ledger.json") if inputs.is_trained_here else None
     acceptance = inputs.read_finished("eval", "acceptance.json")
     name, data = _public_name(target), "## Data and licenses\n\nNothing is known of the data that trained this head."
@@ -187,7 +207,7 @@ def _load_template() -> jinja2.Template:
 
 
 def _public_name(target: Target) -> str:
-    """Returns a hub id as it is, and the last part of a directory: a path means nothing on another machine."""
+    """Returns the name of the target for other machines: the hub id, or the last part of a local directory."""
     name = target.info.name
     return Path(name).resolve().name if Path(name).is_dir() else name
 
@@ -195,7 +215,7 @@ def _public_name(target: Target) -> str:
 def _build_front_matter(
     title: str, name: str, ledger: Mapping[str, Any], acceptance: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Returns the keys of the hub's model cards; every value is written as JSON, which YAML reads."""
+    """Returns the metadata of the README for the Hugging Face hub. The template writes it as YAML."""
     front: dict[str, Any] = {"library_name": "eyas", "pipeline_tag": "text-generation"}
     if name.count("/") == 1:
         front["base_model"] = name
@@ -221,7 +241,13 @@ def _build_front_matter(
 
 
 def launch_command(engine: str, point: Mapping[str, Any], target_name: str) -> str | None:
-    """Returns the command that serves the target with this head, or None where speculation does not pay."""
+    """Returns the shell command that serves the target with this head; None if no speculation was faster.
+
+    Args:
+        engine: The engine, a key of ENGINE_NAMES.
+        point: An entry of `ExportInputs.list_trees`.
+        target_name: The name of the target in the command.
+    """
     if engine == "sglang":
         flags = sglang_flags(point["tree"], DIRECTORY)
         return None if flags is None else f"python -m sglang.launch_server --model-path {target_name} {flags}"

@@ -1,6 +1,6 @@
-"""A recipe (all settings of a run) and its run directory, with every stage from prompts to report.
+"""Defines recipes (all settings of a run) and runs their stages, from prompts to report, in a run directory.
 
-Each stage reads the directories of earlier stages and writes one of its own:
+Each stage reads the directories of earlier stages and writes one directory:
 
     stage      reads                                  writes            calls
     prompts    prompts.source                         prompts/          data.prompts: licenses, privacy, selection
@@ -12,9 +12,9 @@ Each stage reads the directories of earlier stages and writes one of its own:
     bench      head/, eval/, features/, target        report/           bench.bench: speed-up, lossless check
     tune       head/, features/, target               tune/             bench.tune; `eyas run` leaves it out
 
-A stage is finished when its directory holds a provenance.json with exactly its inputs. A finished stage is skipped, and
-an interrupted one continues. This is the only module that knows all stages. The command line, `eyas doctor`, `eyas
-plan` and record_lineage use them through `Run`.
+A stage is finished if its directory has a provenance.json that records exactly its present inputs. A finished stage is
+skipped, and an interrupted stage continues. Only this module knows all stages. The command line, `eyas doctor`, `eyas
+plan` and record_lineage call its class `Run`.
 """
 
 import datetime
@@ -64,12 +64,12 @@ from eyas.train.init_head import RANDOM
 
 STAGES = ("prompts", "respond", "capture", "train", "eval", "export", "bench")
 SIDE_STAGES = {"tune": "eval"}
-"""Stages that `eyas run` leaves out -> the stage whose inputs they share."""
+"""Stages that `eyas run` does not run. The value is the stage whose inputs the side stage shares."""
 DIRECTORIES = {"prompts": "prompts", "respond": "conversations", "capture": "features"}
 DIRECTORIES |= {"train": "head", "eval": "eval", "export": "export", "bench": "report", "tune": "tune"}
 PARENTS = {"prompts": "prompts", "conversations": "respond", "features": "capture", "training": "capture"}
 PARENTS |= {"head": "train", "eval": "eval"}
-"""The stage that wrote each parent of a provenance.json. A head is identified by its two files: `digest_head`."""
+"""Key of `parents` in a provenance.json -> the stage that writes it. The digest of a head is `digest_head`."""
 RECIPE_FILE = "recipe.toml"
 
 
@@ -95,7 +95,7 @@ class TargetConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All settings of a run. The package of a stage defines that stage's keys.
+    """All settings of a run. The keys of a stage are defined in its package.
 
     Attributes:
         name: The name of the run; the default run directory is runs/NAME.
@@ -123,14 +123,14 @@ class Recipe:
 
 
 def load_recipe(path: Path, overrides: dict[str, object]) -> Recipe:
-    """Returns the recipe of a TOML file, with the overrides merged into it. Raises InputError and UsageError."""
+    """Reads a recipe and merges the overrides into it. Raises InputError or UsageError if it is invalid."""
     if path.suffix != ".toml":
         raise UsageError(f"The recipe {path} is not a .toml file", "Name a recipe, for example recipes/tiny.toml")
     return build(Recipe, merge_tables(merge_tables({"name": path.stem}, load_toml(path)), overrides))
 
 
 def load_quickstart_recipe() -> Recipe:
-    """Returns the recipe of `eyas quickstart`, which is small enough for a few minutes on two cores."""
+    """Returns the recipe of `eyas quickstart`. It takes a few minutes on two cores."""
     with as_file(files("eyas").joinpath("quickstart.toml")) as path:
         return load_recipe(path, {})
 
@@ -142,9 +142,9 @@ def load_quickstart_recipe() -> Recipe:
 class Run:
     """A recipe and its run directory. The target is loaded when the first stage needs it.
 
-    device: the device of the target (`model.devices`). Only capture and eval accept `auto`, because they need whole
-    forwards and rows of the two largest matrices; the other stages run the engine. ranks: the processes that share the
-    stage `train`; every other stage is run by one process.
+    Attributes:
+        device: The device of the target. Only the stages capture and eval accept `auto` (all devices).
+        ranks: The processes that together run the stage `train`.
     """
 
     recipe: Recipe
@@ -154,23 +154,23 @@ class Run:
     ranks: ProcessGroup = SINGLE_PROCESS
 
     def directory(self, stage: str) -> Path:
-        """Returns the directory of a stage below the run directory."""
+        """Returns the local directory of a stage, below the run directory."""
         return self.out / DIRECTORIES[stage]
 
     def storage_path(self, stage: str) -> StoragePath:
-        """Returns the directory of a stage; that of capture may be elsewhere (`features.url`)."""
+        """Returns the directory of a stage. If `features.url` is set, the directory of capture is at this URL."""
         url = self.recipe.features.url
         return StoragePath(url) if stage == "capture" and url is not None else StoragePath.of(self.directory(stage))
 
     @cached_property
     def target(self) -> Target:
-        """The target in the recipe's dtype, capturing the layers of `capture.aux_layer_ids`."""
+        """The loaded target, in the dtype of `target.dtype`. It captures the layers of `capture.aux_layer_ids`."""
         config, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
         return Target.load(config.model, DTYPES[config.dtype], layers, self.device)
 
     @cached_property
     def layerless_target(self) -> Target:
-        """The target for `train` and `eval`: only its embeddings, unless they run it or it is loaded already."""
+        """The target for `train` and `eval`: only embedding and LM head, unless all layers are needed or loaded."""
         needs_layers = self.recipe.capture.online or self.recipe.eval.temperature is not None
         if needs_layers or "target" in vars(self):
             return self.target
@@ -179,7 +179,7 @@ class Run:
 
     @property
     def trains_head(self) -> bool:
-        """True if this run trains a head, False if `target.head` names one."""
+        """True if this run trains a head, False if `target.head` names an existing head."""
         return self.recipe.target.head is None
 
     @property
@@ -188,11 +188,10 @@ class Run:
         return resolve_head(self.recipe.target.head) if self.recipe.target.head else self.directory("train")
 
     def run_stage(self, stage: str) -> None:
-        """Runs one stage, unless it is finished, and then writes recipe.toml.
+        """Runs one stage unless it is finished, and then writes recipe.toml.
 
         Raises:
-            InputError: A stage before this one was made from other inputs than its parents hold now. The recipe.toml
-                of the finished work stays.
+            InputError: An earlier stage was made from directories that have changed since. recipe.toml is not changed.
         """
         # Other machines may share these stages and be in the middle of a write.
         worlds = {"prompts": self.recipe.prompts.world, "capture": self.recipe.capture.world}
@@ -204,7 +203,7 @@ class Run:
             write_atomic(self.out / RECIPE_FILE, to_toml(self.recipe))
 
     def _require_current_inputs(self, stage: str) -> None:
-        """Raises InputError if a finished stage before this one has other parents than the directories hold now."""
+        """Raises InputError if an earlier stage was made from directories that have changed since."""
         before = STAGES[: STAGES.index(SIDE_STAGES.get(stage, stage))]
         paths = {earlier: self.storage_path(earlier) for earlier in before if earlier != "train" or self.trains_head}
         finished = {earlier: path for earlier, path in paths.items() if has_provenance(path)}
@@ -216,13 +215,13 @@ class Run:
                 current = read_provenance(finished[parent]).digest
                 if recorded != current:
                     problem = (
-                        f"{path} was made from {name} {recorded[:19]}, but {finished[parent]} is {current[:19]} now"
+                        f"{path} was made from {name} {recorded[:19]}, but {finished[parent]} has {current[:19]} now"
                     )
                     fix = f"Run `eyas {earlier}` with this recipe and --out, then the stages after it"
                     raise InputError(problem, fix)
 
     def _execute(self, stage: str) -> None:
-        """Runs the package of a stage with its inputs and its output directory."""
+        """Calls the code of a stage with its inputs and its output directory."""
         recipe, progress, out = self.recipe, self.progress, self.directory(stage)
         features = self.storage_path("capture")
         match stage:
@@ -250,7 +249,7 @@ class Run:
                 tune.run(recipe.tune, self.head_directory, features, self.target, out, progress)
 
     def build_inputs(self, stage: str) -> StageInputs:
-        """Returns the inputs of a stage, from this recipe and the present content of its parents.
+        """Returns the inputs of a stage, from this recipe and the current content of the directories that it reads.
 
         Raises:
             InputError: Something that the stage reads is missing or damaged.
@@ -282,11 +281,11 @@ class Run:
 
     @property
     def acknowledgements_file(self) -> Path:
-        """The file with the license terms that people have acknowledged for this run."""
+        """The file that records who has accepted which license terms for this run."""
         return self.out / acknowledgements.ACKNOWLEDGEMENTS_FILE
 
     def acknowledge_terms(self, signer: str) -> list[str]:
-        """Saves that `signer` accepts the terms which the license gate asks about, and returns whose terms they are."""
+        """Saves that `signer` accepts the required license terms. Returns the names of the targets and sources."""
         claims = [self._read_target_claim(), *prompts.read_claims(self.recipe.prompts)]
         path, now = self.acknowledgements_file, datetime.datetime.now(datetime.UTC)
         given = acknowledgements.read_acknowledgements(path)
@@ -295,12 +294,12 @@ class Run:
         return [claim.name for claim in pending]
 
     def _read_target_claim(self) -> TargetClaim:
-        """Returns the target's license. The license gate needs it, because it may forbid training on the answers."""
+        """Returns the license of the target, which may forbid training on its answers."""
         target = self.recipe.target
         return read_target_claim(resolve_target(target.model), target.model, target.license)
 
     def build_responder(self) -> Responder:
-        """Returns the responder of the recipe: the target in eyas's engine, or the server of `respond.url`.
+        """Returns the object that answers prompts: eyas's engine with the target, or the server at `respond.url`.
 
         Raises:
             InputError: The target has no chat template.
@@ -317,9 +316,9 @@ class Run:
         return Responder(EngineResponder(target, config), target.tokenizer, target.info.max_positions, *digests)
 
     def build_answer_scanner(self) -> AnswerScanner | None:
-        """Returns the privacy check of answers, because a target may know more than its prompts say.
+        """Returns the scanner that finds personal data in answers. The target may write data that no prompt contains.
 
-        The prompts of eyas.evalsets hold nothing private: None for a recipe that has no others.
+        Returns None if all prompts are from eyas.evalsets, which contain no personal data.
         """
         config = self.recipe.prompts
         if all(source.is_builtin for source in config.all_sources()):
@@ -328,12 +327,12 @@ class Run:
 
     @property
     def train_config(self) -> TrainConfig:
-        """The settings of training, with the directory of the head that it starts from."""
+        """The settings `train.*`. If `train.init` names a head, it is replaced by the directory of this head."""
         config = self.recipe.train
         return config if config.init == RANDOM else replace(config, init=str(resolve_head(config.init)))
 
     def _render_data_card(self) -> str:
-        """Returns the license decisions of `prompts` as Markdown, for the head's card; empty without them."""
+        """Returns the license decisions of the stage `prompts` as Markdown for the head's card, or ""."""
         path = self.directory("prompts") / prompts.LEDGER_FILE
         ledger = json.loads(path.read_bytes()) if path.is_file() else {}
         return render_data_section(ledger, ledger["target"]) if ledger.get("target") else ""
@@ -349,7 +348,7 @@ class Run:
         return bench.BenchInputs(self.head_directory, self.directory("eval"), self.storage_path("capture"))
 
     def summarize_stages(self) -> dict[str, object]:
-        """Returns the amounts and times of the stages before `bench`, for the report."""
+        """Returns the sizes of the outputs of the stages before `bench` and the time of training, for the report."""
         for stage in ("prompts", "respond", "capture"):
             require_finished(self.storage_path(stage), stage)
         answers = json.loads((self.directory("respond") / respond.LEDGER_FILE).read_bytes())
@@ -368,10 +367,10 @@ def open_run(recipe: str, overrides: Sequence[str], out: str | None, device: str
     """Loads a recipe and returns its run.
 
     Args:
-        recipe: path of the TOML file.
-        overrides: key=value pairs that override the file.
-        out: the run directory; None for runs/NAME.
-        device: the device of the target; None for CUDA if there is a GPU, else the CPU.
+        recipe: The path of the TOML file.
+        overrides: "key=value" strings that override the file.
+        out: The run directory; None for runs/NAME.
+        device: The device of the target; None for CUDA if there is a GPU, else the CPU.
     """
     loaded = load_recipe(Path(recipe), parse_overrides(overrides))
     directory = Path("runs") / loaded.name if out is None else Path(out)
@@ -379,7 +378,7 @@ def open_run(recipe: str, overrides: Sequence[str], out: str | None, device: str
 
 
 class _AnswerScanner:
-    """The privacy filter in the form that `respond` calls."""
+    """An adapter of the privacy filter to the interface that the stage `respond` calls."""
 
     def __init__(self, privacy: PrivacyFilter) -> None:
         self.digest = privacy.digest
@@ -390,7 +389,7 @@ class _AnswerScanner:
 
 
 def _describe_head_start(trained: Provenance | None) -> str:
-    """Returns the origin of the weights that training started from, for the report."""
+    """Returns a description of the initial weights of training, for the report."""
     if trained is None:
         return "trained before this run"
     parent = trained.parents.get("init")

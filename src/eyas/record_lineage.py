@@ -1,10 +1,10 @@
-"""`eyas prompts RECIPE --explain ID` and `--forget ID`: follows one record through a run, and removes it everywhere.
+"""`eyas prompts RECIPE --explain ID` and `--forget ID`: print what each stage did with one record, and remove it.
 
     decisions.jsonl -> prompts.jsonl -> conversations/part-*.jsonl -> features/shard-* -> head
 
-After `--forget` every directory is finished, and made from the current state of the one before. A record cannot be
-removed from a trained head: `--forget` names the heads that were trained on it, which no longer fit their features.
-forgotten.jsonl keeps the id, so that the next `eyas prompts` does not take the record again.
+`--forget` removes the record from prompts, conversations and features and updates each provenance.json, so that these
+stages stay finished. A record cannot be removed from a trained head: `--forget` prints the heads that were trained on
+it, which must be trained again. forgotten.jsonl stores the id, so that the next `eyas prompts` drops the record.
 """
 
 import datetime
@@ -37,7 +37,7 @@ FIRST = "Run `eyas prompts` first"
 
 
 def explain_record(run: Run, record_id: str) -> Iterator[str]:
-    """Yields lines that say where a record is and why, without its text. Raises InputError for an unknown id."""
+    """Yields lines that say what each stage did with a record. Raises InputError if the id is unknown."""
     number, decision = _find_decision(run, record_id)
     try:
         ledger = json.loads((run.directory("prompts") / LEDGER_FILE).read_bytes())
@@ -62,9 +62,10 @@ def explain_record(run: Run, record_id: str) -> Iterator[str]:
 
 
 def forget_record(run: Run, record_id: str) -> Iterator[str]:
-    """Removes a record from everything made from it, and yields lines that say what was done.
+    """Removes a record from prompts, conversations and features. Yields lines that say what was done.
 
-    It also completes an earlier call that was killed, and works if prompts were selected again since the answers.
+    If an earlier call was killed, this call completes its work. It also works if `eyas prompts` has selected prompts
+    again after `eyas respond`.
 
     Raises:
         InputError: The id is unknown.
@@ -106,7 +107,7 @@ def forget_record(run: Run, record_id: str) -> Iterator[str]:
 
 
 def _find_decision(run: Run, record_id: str) -> tuple[int, dict[str, Any]]:
-    """Returns the record's number among all records of the sources, and what `eyas prompts` decided about it."""
+    """Returns the number of the record in decisions.jsonl, from 0, and its decision: kept, changed or dropped."""
     path = run.directory("prompts") / DECISIONS_FILE
     try:
         with path.open("rb") as file:
@@ -126,13 +127,13 @@ def _describe_drop(decision: dict[str, Any]) -> str:
 
 
 def _find_duplicates(run: Run, record_id: str) -> list[str]:
-    """Returns the records that were dropped as duplicates of this one; without it one of them would be kept."""
+    """Returns the ids of records that were dropped as duplicates of this record. Else one of them would be kept."""
     with (run.directory("prompts") / DECISIONS_FILE).open("rb") as file:
         return [decision["id"] for decision in map(json.loads, file) if decision.get("of") == record_id]
 
 
 def _find_source(ledger: dict[str, Any], number: int) -> dict[str, Any]:
-    """Returns the ledger's entry of the source of record `number`. Sources follow one another."""
+    """Returns the ledger's entry of the source of record `number`. Records are numbered source by source."""
     for source in ledger["sources"]:
         if number < source["came"]:
             return source
@@ -162,14 +163,14 @@ def _find_conversation(run: Run, record_id: str) -> Conversation | None:
 
 
 def _rows_of_record(manifest: Manifest, record_id: str) -> list[RowInfo]:
-    """Returns the rows of a record: a conversation has one row, or one for each answer with the id <id>#<turn>."""
+    """Returns the feature rows of a record: one row with its id, or one row for each answer with the id ID#TURN."""
     return [row for row in manifest.rows if row.id == record_id or row.id.rpartition("#")[0] == record_id]
 
 
 def _heads_trained_on(run: Run, record_id: str) -> list[str]:
-    """Returns the digests of the run's heads that were trained on features with this record.
+    """Returns a list with the digest of the run's head if it was trained on this record, else [].
 
-    That includes features from which other records have been removed since: this record was among them as well.
+    The head also counts if other records were removed from the features after training.
     """
     directory, features = run.directory("train"), run.storage_path("capture")
     if not (has_provenance(directory) and has_provenance(features)):
@@ -189,7 +190,7 @@ def _read_forgotten(run: Run) -> list[dict[str, Any]]:
 
 
 def _append_forgotten(run: Run, ids: list[str], heads: list[str]) -> None:
-    """Adds the records to forgotten.jsonl, before they are removed: `eyas prompts` drops them even after a kill."""
+    """Adds records to forgotten.jsonl. It runs before their removal, so a kill in between leaves them forgotten."""
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     features = run.storage_path("capture")
     digest = read_provenance(features).digest if has_provenance(features) else None
@@ -199,7 +200,7 @@ def _append_forgotten(run: Run, ids: list[str], heads: list[str]) -> None:
 
 
 def _forget_prompt(run: Run, record_id: str, number: int, new_digests: dict[str, str]) -> None:
-    """Removes prompt `number` from the prompts and from all of their counts."""
+    """Removes a prompt from prompts.jsonl, decisions.jsonl and the counts of the ledger and the card."""
     directory = run.directory("prompts")
     kept = {prompt.id: prompt for prompt in read_conversations(directory / PROMPTS_FILE)}
     removed = kept.pop(record_id)
@@ -224,7 +225,7 @@ def _forget_prompt(run: Run, record_id: str, number: int, new_digests: dict[str,
 
 
 def _subtract_prompt(counts: dict[str, Any], removed: Conversation) -> None:
-    """Subtracts a prompt from a ledger's counts of kept prompts, and its surrogates from those of replaced entities."""
+    """Subtracts a prompt from the ledger's counts of kept prompts and of values replaced for privacy."""
     counted = PromptLedger()
     length = sum(len(message.content) for message in removed.messages if message.role == "user")
     counted.count_kept(length, removed.tags)
@@ -239,7 +240,7 @@ def _subtract_prompt(counts: dict[str, Any], removed: Conversation) -> None:
 
 
 def _forget_conversation(run: Run, record_id: str, new_digests: dict[str, str]) -> bool:
-    """Removes the conversation and returns True; False if there is none. Updates the digest of the prompts."""
+    """Removes the conversation of a record and updates the recorded digests. Returns True if there was one."""
     directory = run.directory("respond")
     found = _find_conversation(run, record_id) is not None
     if not found and not _has_new_parent(directory, new_digests):
@@ -263,7 +264,7 @@ def _forget_conversation(run: Run, record_id: str, new_digests: dict[str, str]) 
 
 
 def _forget_rows(run: Run, record_id: str, new_digests: dict[str, str]) -> bool:
-    """Removes the rows and returns True; False if there are none. Updates the digest of the conversations."""
+    """Removes the feature rows of a record and updates the recorded digests. Returns True if there were rows."""
     directory = run.storage_path("capture")
     manifest = store.read_manifest(directory)
     rows = _rows_of_record(manifest, record_id)
@@ -289,10 +290,15 @@ def _has_new_parent(directory: Path | StoragePath, new_digests: dict[str, str]) 
 
 @contextmanager
 def _rewritten(directory: Path | StoragePath, new_digests: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Marks a directory as unfinished while its files change, and then finishes it with the new digests of its parents.
+    """Removes provenance.json of a directory, lets the `with` body change files, and writes provenance.json again.
 
-    A parent that was out of date before stays out of date. Adds the directory's own new digest to `new_digests`; the
-    yielded dictionary takes digests of files that are known already.
+    Args:
+        directory: The stage directory.
+        new_digests: Old digest -> new digest of the directories that were rewritten. The recorded parents are updated
+            by it, and the digests of this directory are added to it.
+
+    Yields:
+        A dictionary to which the body can add digests of files by name, so that these files are not read again.
     """
     old, known_digests = read_provenance(directory), dict[str, str]()
     mark_unfinished(directory)

@@ -1,8 +1,8 @@
-"""Writes a head for SGLang and vLLM, one directory for each format, and the command-line flags that load it.
+"""Writes a head for SGLang and vLLM, one directory for each format, and returns the flags that load it.
 
-directory          place of the sizes        place of the layer ids   tensor names  loaded with
-sglang/            top level                 top level, eagle_config  midlayer.X    --speculative-draft-model-path
-vllm/              top level                 top level                midlayer.X    vllm serve T --speculative-config ...
+directory          place of the sizes        place of the layer ids   tensors       loaded with
+sglang/            top level                 top level, eagle_config  midlayer.X    sglang.launch_server
+vllm/              top level                 top level                midlayer.X    vllm serve TARGET
 vllm-speculators/  transformer_layer_config  top level                layers.0.X    vllm serve DIR
 """
 
