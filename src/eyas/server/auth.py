@@ -26,10 +26,24 @@ RECORD_KEY = "eyas.record"  # of the ASGI scope, through which the routes reach 
 
 @dataclass
 class AccessLogRecord:
-    """A request as one JSON line, without any text of prompts or answers.
+    """One line of the access log, as JSON. It contains no text of prompts or outputs.
 
-    Created by `AuthMiddleware`; the route adds what the engine did. ttft_ms and tpot_ms are those of the first output.
-    error: the type and the stack of an exception of the server.
+    `AuthMiddleware` creates it, and the route adds the fields about the outputs. Fields that are None are left out.
+
+    Attributes:
+        id: The request id, as in the header X-Request-Id.
+        method: The HTTP method.
+        path: The path of the URL.
+        status: The HTTP status.
+        duration_ms: The time from the request to the end of the response.
+        prompt_tokens: The prompt tokens of the call.
+        output_tokens: The output tokens of the call.
+        ttft_ms: The time to the first token of the first output.
+        tpot_ms: The time per output token, after the first token, of the first output.
+        acceptance: The acceptance length of all outputs.
+        finish: The finish reasons of the outputs, separated by commas.
+        error: The type and the stack of an exception in the server.
+        started_s: The start of the request by time.perf_counter; not logged.
     """
 
     id: str
@@ -49,7 +63,14 @@ class AccessLogRecord:
     def add_outputs(
         self, prompt_tokens: int, output_tokens: int, outputs: Sequence[RequestOutput], is_complete: bool
     ) -> None:
-        """Adds the figures of the finished outputs. is_complete: no other request of the call was cancelled."""
+        """Adds the fields about the outputs of a call.
+
+        Args:
+            prompt_tokens: the prompt tokens of the call.
+            output_tokens: the output tokens of the call.
+            outputs: the finished outputs.
+            is_complete: False if some outputs of the call were cancelled.
+        """
         self.prompt_tokens, self.output_tokens = prompt_tokens, output_tokens
         reasons = {str(output.finish_reason) for output in outputs} | (set() if is_complete else {"cancelled"})
         self.finish = ",".join(sorted(reasons))
@@ -71,9 +92,10 @@ class AuthMiddleware:
     """ASGI middleware that checks the API key of each request, assigns its id and writes its line of the access log.
 
     Args:
-        keys: the valid API keys; without any, every request is let in.
+        app: the ASGI application behind this middleware.
+        keys: the valid API keys. If there are none, requests need no key.
         log: receives each line of the access log.
-        public_paths: further paths that need no key.
+        public_paths: paths that need no key, besides PUBLIC_PATHS.
     """
 
     def __init__(
@@ -85,7 +107,7 @@ class AuthMiddleware:
         self.log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles one request."""
+        """Handles one ASGI connection: checks the key, calls the application and logs one line."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -114,7 +136,7 @@ class AuthMiddleware:
             self.log(record.to_line())
 
     def _is_authorized(self, authorization: str) -> bool:
-        """Compares the key with every valid one, in constant time."""
+        """Returns True if the header has a valid key, or if none is needed. Compares in constant time."""
         if not self.keys:
             return True
         scheme, _, token = authorization.partition(" ")

@@ -1,6 +1,7 @@
-"""GET /ui: a chat page that shows the draft tree of each round. Static files of the package, served without a key.
+"""GET /ui: serves a chat page that shows the draft tree of each round. Its static files need no API key.
 
-The page calls /v1/models, /v1/chat/completions and /metrics of the same server with the key that the user types in.
+The page calls /v1/models, /v1/chat/completions and /metrics of the same server. The user types the API key into the
+page.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,10 +1,9 @@
-"""The engine requests of one HTTP call: from the event loop to the engine's thread and back.
+"""Submits the engine requests of one HTTP call to the engine's thread, and returns their tokens to the event loop.
 
     event loop         submit ------+                       deltas <- queue <- loop.call_soon_threadsafe
     engine's thread                 +-> round -> on_tokens(output, count) -------------^
 
-The result of a request changes its class twice: RequestOutput (engine) -> OutputDelta -> a response of
-`openai_responses`.
+The engine's RequestOutput becomes an OutputDelta for each round, and then a response of `openai_responses`.
 """
 
 import asyncio
@@ -31,9 +30,16 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected; it
 class OutputDelta:
     """The tokens that one round added to the output of one request.
 
-    index: the number of the request in the HTTP call. finish_reason: set in the last delta of a request.
-    token_texts, is_draft, draft_tree: text and origin of each token, and the tree of the round. token_texts is None
-    unless the request wants rounds.
+    Attributes:
+        index: The number of the request in the HTTP call.
+        token_ids: The new tokens.
+        text: The new text.
+        logprobs: The log-probabilities of the new tokens, if the request wants them.
+        num_cached_tokens: The prompt tokens that were found in the prefix cache.
+        finish_reason: The finish reason in the last delta of a request; None before.
+        token_texts: The text of each new token; None unless `Request.wants_rounds` is True.
+        is_draft: For each new token, True if it was an accepted draft token.
+        draft_tree: The draft tree of the round; None unless `Request.wants_rounds` is True.
     """
 
     index: int
@@ -48,10 +54,11 @@ class OutputDelta:
 
 
 class UsageCounter:
-    """Token counts of one HTTP call, updated with every delta.
+    """The token counts of one HTTP call.
 
     Args:
-        requests: prompt by prompt, num_choices for each prompt; a prompt counts once.
+        requests: the requests of the first prompt, then those of the second prompt, and so on.
+        num_choices: the number of requests for each prompt. The tokens of a prompt are counted once.
     """
 
     def __init__(self, requests: Sequence[Request], num_choices: int) -> None:
@@ -61,13 +68,13 @@ class UsageCounter:
         self._cached = [0] * len(requests)
 
     def add(self, delta: OutputDelta) -> None:
-        """Counts the tokens of a delta."""
+        """Adds the tokens of a delta to the counts."""
         self._output[delta.index] += len(delta.token_ids)
         self._cached[delta.index] = delta.num_cached_tokens
 
     @property
     def usage(self) -> Usage:
-        """The counts so far. A prompt's cached tokens are those of its first choice: the later ones always hit."""
+        """The counts so far. Only the first choice of a prompt counts cached tokens: the others reuse its prompt."""
         output = sum(self._output)
         return Usage(
             prompt_tokens=self.prompt_tokens,
@@ -78,9 +85,10 @@ class UsageCounter:
 
 
 class Generation:
-    """The requests of one HTTP call. The caller that submits them calls `cancel` at the end, however it ends.
+    """The engine requests of one HTTP call. Requirement: after `submit`, the caller calls `cancel` at the end.
 
-    outputs: the finished output of each request, None for one that still runs.
+    Attributes:
+        outputs: The finished output of each request; None while it runs.
     """
 
     def __init__(self, async_engine: AsyncEngine, requests: Sequence[Request], num_choices: int = 1) -> None:
@@ -94,16 +102,16 @@ class Generation:
 
     @property
     def finished_outputs(self) -> list[RequestOutput]:
-        """The outputs that are complete, in the order of the requests."""
+        """The outputs that have finished, in the order of the requests."""
         return [output for output in self.outputs if output is not None]
 
     @property
     def usage(self) -> Usage:
-        """The token counts of the deltas that were read so far."""
+        """The token counts of all deltas that `deltas` has yielded so far."""
         return self._counter.usage
 
     def submit(self) -> None:
-        """Submits all requests or none. Raises ApiError."""
+        """Submits all requests. Raises ApiError, and cancels those already submitted, if one is refused."""
         for index, request in enumerate(self.requests):
             try:
                 self.async_engine.submit(request, self._on_tokens(index))
@@ -113,13 +121,13 @@ class Generation:
             self._num_submitted += 1
 
     def cancel(self) -> None:
-        """Cancels the requests that still run."""
+        """Cancels the submitted requests that have not finished."""
         for request, output in zip(self.requests[: self._num_submitted], self.outputs, strict=False):
             if output is None:
                 self.async_engine.cancel(request.id)
 
     async def deltas(self) -> AsyncIterator[OutputDelta]:
-        """Yields every delta as it comes, until all requests have finished. Raises ApiError if the server stops."""
+        """Yields the deltas of all requests until they have finished. Raises ApiError if the server stops or fails."""
         while any(output is None for output in self.outputs):
             delta, output = await self._deltas.get()
             if delta.finish_reason == "cancelled":
@@ -132,13 +140,13 @@ class Generation:
             yield delta
 
     async def collect(self) -> list[RequestOutput]:
-        """Returns all outputs when they have finished. Raises ApiError if the server stops."""
+        """Waits until all requests have finished and returns their outputs. Raises ApiError if the server stops."""
         async for _ in self.deltas():
             pass
         return self.finished_outputs
 
     def _explain(self, error: EyasError) -> EyasError:
-        """Returns a better error if the call has more requests than the server accepts at all; it names the limits."""
+        """Returns the error to report. If one call has more requests than the server ever accepts, names the limits."""
         engine, num_requests = self.async_engine, len(self.requests)
         slots, waiting, n = engine.engine.max_running, engine.max_waiting, self._counter.num_choices
         if not isinstance(error, QueueFull) or num_requests <= slots + waiting:
@@ -149,9 +157,9 @@ class Generation:
         return QueueFull(problem, "Lower n or raise the limits")
 
     def _on_tokens(self, index: int) -> Callable[[RequestOutput, int], None]:
-        """Returns the callback of one request. It runs on the engine's thread and copies what is new.
+        """Returns the on_tokens callback of one request. It runs on the engine's thread and copies the new tokens.
 
-        The engine's thread keeps changing the output, so the event loop reads no more than the delta until the end.
+        The engine's thread changes the output while it runs. So the event loop reads only the copies until the end.
         """
         num_tokens = num_chars = 0
 
@@ -177,7 +185,7 @@ class Generation:
 
 
 def _token_texts(output: RequestOutput, num_tokens: int, num_chars: int) -> tuple[str, ...]:
-    """Returns the text of each new token. Text that was held back for a stop string belongs to the last one."""
+    """Returns the text of each new token. The last token also gets text that was held back for a stop string."""
     ends = [num_chars, *output.text_ends[num_tokens:-1], len(output.text)]
     return tuple(output.text[begin:end] for begin, end in pairwise(ends))
 
@@ -197,6 +205,6 @@ async def cancel_on_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, 
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Returns when the client has closed the connection. The body has been read before."""
+    """Waits until the client has closed the connection. Requirement: the body has been read."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -50,7 +50,7 @@ REQUIREMENTS = {
 
 
 class ApiError(HTTPException):
-    """A response with an error status. It is an HTTPException because FastAPI hides other exceptions."""
+    """An error response. A route raises it, and the error handlers send it in OpenAI's shape."""
 
     def __init__(
         self,
@@ -103,12 +103,12 @@ def to_api_error(error: EyasError, param: str | None = None) -> ApiError:
 
 
 def to_validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Iterable[str]) -> ApiError:
-    """Builds the error of the first wrong parameter of a body.
+    """Converts the first of pydantic's validation errors to an error response.
 
     Args:
-        errors: pydantic's errors, with locations below ("body",).
-        body: the JSON value that was sent.
-        known: the names of the top-level parameters.
+        errors: pydantic's errors. Requirement: each location starts with "body".
+        body: the JSON value that the client sent.
+        known: the names of the top-level parameters, to suggest one for a wrong name.
     """
     paths = [_parameter_path(error, body) for error in errors]
     first, path = errors[0], paths[0]
@@ -129,11 +129,11 @@ def to_validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: I
 
 
 def install_error_handlers(app: FastAPI, request_models: Mapping[str, type[BaseModel]]) -> None:
-    """Makes the app answer every error in OpenAI's shape.
+    """Adds exception handlers to the app, so that every error response has OpenAI's shape.
 
     Args:
-        app: gets the exception handlers.
-        request_models: path -> the model of its request body.
+        app: the FastAPI app.
+        request_models: for each path, the pydantic model of its request body.
     """
 
     async def on_validation(request: Request, error: Exception) -> Response:
@@ -154,7 +154,7 @@ def install_error_handlers(app: FastAPI, request_models: Mapping[str, type[BaseM
 
 
 def _framework_error(request: Request, error: HTTPException) -> ApiError:
-    """Converts an error of Starlette: an unknown path, a wrong method, or anything else."""
+    """Converts an error that Starlette raised, for example for an unknown path or a wrong method."""
     called, status = f"{request.method} {request.url.path}", HTTPStatus(error.status_code)
     code, text = status.name.lower(), f"{called} failed: {status.phrase}."
     if status == HTTPStatus.NOT_FOUND:
@@ -173,9 +173,9 @@ def _unknown_parameter(path: Sequence[str], known: Iterable[str]) -> ApiError:
 
 
 def _parameter_path(error: Mapping[str, Any], body: Any) -> tuple[str, ...]:
-    """Returns where in the body an error is, without the steps that only pydantic knows.
+    """Returns the path of a wrong parameter in the body, without the parts of pydantic's location that are not keys.
 
-    ("body", "messages", 0, "user", "content") -> ("messages", "0", "content"), since "user" is the tag of a union.
+    ("body", "messages", 0, "user", "content") -> ("messages", "0", "content"). Here "user" is the tag of a union.
     """
     parts, value = [], body
     for part in error["loc"][1:]:
@@ -188,7 +188,7 @@ def _parameter_path(error: Mapping[str, Any], body: Any) -> tuple[str, ...]:
 
 
 def _requirement(error: Mapping[str, Any]) -> str:
-    """Returns the requirement on a value, as the end of the sentence "x is 3, but must be ..."."""
+    """Returns what a value must be, as the end of the sentence "x is 3, but must be ...", for example "at most 2"."""
     if error["type"] == "missing":
         return f"an object with the key {error['loc'][-1]}"
     limits = {key: f"{limit:g}" if isinstance(limit, float) else limit for key, limit in error.get("ctx", {}).items()}
@@ -196,7 +196,7 @@ def _requirement(error: Mapping[str, Any]) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Returns a short value as JSON, and for a long value only its type."""
+    """Returns a value for an error message: as JSON if that is short, else its kind such as "a long string"."""
     text = json.dumps(value, default=repr)
     if len(text) <= MAX_VALUE_CHARS:
         return text

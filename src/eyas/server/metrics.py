@@ -1,6 +1,6 @@
-"""GET /metrics in Prometheus' text format, under vLLM's names, so that dashboards and benchmarks for vLLM work.
+"""GET /metrics: the metrics in Prometheus' text format. They have vLLM's names, so dashboards made for vLLM work.
 
-Counters and gauges are read from the engine at each scrape. The histograms grow when a request finishes.
+Counters and gauges are read from the engine at each scrape. Histograms are updated when a request finishes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,13 +29,11 @@ Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
 
 
 class ServerMetrics(Collector):
-    """The metrics of one server, in a registry of their own.
-
-    Owned by `Api`, which calls `observe` on the event loop.
+    """The metrics of one server. `Api` owns them and calls `observe` on the event loop.
 
     Args:
-        model: the label model_name of every sample.
-        read_stats: returns the present state of the engine.
+        model: the value of the label model_name of every sample.
+        read_stats: returns a snapshot of the engine.
         collectors: further sources of metrics, for example the prompt sampler.
     """
 
@@ -62,11 +60,11 @@ class ServerMetrics(Collector):
             previous_s = time_s
 
     def render(self) -> bytes:
-        """Returns the whole page."""
+        """Returns the body of GET /metrics."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yields every metric, with the labels that all samples share."""
+        """Yields every metric, with the labels model_name and engine added to each sample."""
         stats = self._read_stats()
         engine = chain(_engine_metrics(stats), _speculation_metrics(stats))
         canary = () if stats.canary is None else _canary_metrics(stats.canary)

@@ -1,6 +1,6 @@
-"""Request bodies: OpenAI's parameters, and those that vLLM adds under its names. Unknown parameters are rejected.
+"""Models of the request bodies: OpenAI's parameters, and vLLM's additional ones. Unknown parameters are rejected.
 
-A parameter that is null counts as left out, as with OpenAI.
+As with OpenAI, null means the same as leaving the parameter out.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -17,7 +17,7 @@ MAX_TOKENS = 2**31 - 1  # no context is longer
 
 
 class StrictModel(BaseModel):
-    """A JSON object without unknown keys, with numbers that are numbers and finite."""
+    """Base of the request models. It rejects unknown keys, strings in place of numbers, NaN and infinity."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
@@ -65,7 +65,7 @@ class _NamedMessage(StrictModel):
 
 
 class SystemMessage(_NamedMessage):
-    """Instructions. A developer message is rendered as a system message."""
+    """Instructions to the model. A message with the role "developer" is rendered as a system message."""
 
     role: Literal["system", "developer"]
     content: Content
@@ -79,7 +79,10 @@ class UserMessage(_NamedMessage):
 
 
 class AssistantMessage(_NamedMessage):
-    """An earlier response: text, tool calls, or both. Clients send it back with null for the keys it did not have."""
+    """An earlier response of the model: text, tool calls, or both.
+
+    Clients send back whole responses, so the keys that eyas never fills are accepted if they are null.
+    """
 
     role: Literal["assistant"]
     content: Content | None = None
@@ -130,8 +133,10 @@ class Tool(StrictModel):
 class StreamOptions(StrictModel):
     """Options of a streamed response.
 
-    include_usage: a last chunk with the usage. continuous_usage_stats (vLLM's): the usage so far in every chunk.
-    include_rounds (eyas's): a chunk for every round, with its draft tree and the accepted nodes.
+    Attributes:
+        include_usage: Sends a last chunk with the token counts.
+        continuous_usage_stats: Adds the token counts so far to every chunk (a parameter of vLLM).
+        include_rounds: Sends a chunk for every round, with its draft tree and the accepted nodes (only in eyas).
     """
 
     include_usage: bool | None = None
@@ -277,7 +282,7 @@ class TokenizeRequest(StrictModel):
 
 
 class PredictRequest(StrictModel):
-    """The body of Vertex AI's predict. Each instance is a body of one of the other routes."""
+    """The body of Vertex AI's predict. Each instance is a body of /v1/chat/completions or /v1/completions."""
 
     instances: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_CHOICES)]
     parameters: dict[str, Any] | None = None

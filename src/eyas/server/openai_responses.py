@@ -1,6 +1,7 @@
-"""Response bodies: OpenAI's shapes, and what vLLM adds under its names.
+"""Models of the response bodies: OpenAI's keys, and vLLM's additional ones.
 
-They are written with `exclude_unset`: a key appears if it was passed, also where its value is null.
+A key that was not passed to the constructor is left out of the JSON (`exclude_unset`). A key that was passed as None is
+written as null.
 """
 
 from typing import Literal
@@ -19,7 +20,14 @@ class ResponseModel(BaseModel):
 
 
 class ErrorBody(ResponseModel):
-    """The error of a response. type: OpenAI's class of errors; code: a name for programs."""
+    """The error of a response, as OpenAI's.
+
+    Attributes:
+        message: What is wrong and what to do.
+        type: OpenAI's class of errors, for example "invalid_request_error".
+        param: The path of the wrong parameter, for example "messages.0.content"; null if there is none.
+        code: A name of the error for programs, for example "queue_full".
+    """
 
     message: str
     type: str
@@ -37,13 +45,13 @@ class ErrorResponse(ResponseModel):
 
 
 class PromptDetails(ResponseModel):
-    """The part of the prompts that was found in the prefix cache."""
+    """The number of prompt tokens that were found in the prefix cache."""
 
     cached_tokens: int
 
 
 class Usage(ResponseModel):
-    """Token counts of the server. A prompt counts once, whatever n is."""
+    """The token counts of one call. The tokens of a prompt are counted once, also with n > 1."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -52,11 +60,21 @@ class Usage(ResponseModel):
 
 
 class SpeculativeStats(ResponseModel):
-    """Speculative decoding of one output, under vLLM's names; AIPerf reads it. A step is a round that drafted.
+    """Statistics of speculative decoding of one output, with vLLM's keys; AIPerf reads them.
 
-    mean_acceptance_length: 1 + accepted / steps. acceptance_histogram[j]: steps that accepted j draft tokens.
-    num_spec_tokens: the deepest that a round may draft. The draft tokens of a tree are its nodes without the root,
-    averaged over the batch, because the requests of a batch share the nodes of a round.
+    A step is a round that drafted. The draft tokens of a tree are its nodes without the root. Their number is an
+    average over the batch, because the requests of a batch share the nodes of a round.
+
+    Attributes:
+        mean_acceptance_length: 1 + num_accepted_draft_tokens / num_spec_steps.
+        draft_acceptance_rate: num_accepted_draft_tokens / num_draft_tokens.
+        acceptance_histogram: Element j is the number of steps that accepted j draft tokens.
+        num_spec_steps: The number of steps.
+        num_accepted_draft_tokens: The accepted draft tokens of all steps.
+        num_draft_tokens: The draft tokens of all steps.
+        num_spec_tokens: The maximum number of draft tokens that a step can accept.
+        per_step_accepted: The accepted draft tokens of each step.
+        per_step_drafted: The draft tokens of each step.
     """
 
     mean_acceptance_length: float
@@ -77,7 +95,10 @@ class CanarySpeculativeStats(SpeculativeStats):
 
 
 class ResponseMetrics(ResponseModel):
-    """vLLM's `metrics`. Null without a head, with speculation off, and for more than one output."""
+    """The key `metrics` of a response, as vLLM's.
+
+    It is null on a server without a head, with speculation "off", and if the call has more than one output.
+    """
 
     speculative_decoding: CanarySpeculativeStats | SpeculativeStats | None
 
@@ -114,7 +135,7 @@ class RoundInfo(ResponseModel):
 
 
 class ResponseHeader(ResponseModel):
-    """The keys with which every response and chunk begins. object: the name of its kind."""
+    """The keys with which every response and chunk begins. object: its type, for example "chat.completion"."""
 
     id: str
     object: str

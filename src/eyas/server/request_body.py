@@ -1,4 +1,4 @@
-"""Limits of request bodies: their content type, their size, and strict JSON. Every route of `app` uses `JsonRoute`."""
+"""Checks request bodies before they are validated: content type, size and JSON syntax. All routes use `JsonRoute`."""
 
 import re
 from collections.abc import Callable, Coroutine
@@ -20,7 +20,7 @@ class JsonRequest(Request):
     """A request that stops reading its body at the size limit and parses it strictly."""
 
     async def body(self) -> bytes:
-        """Reads the body. Raises ApiError 413 as soon as its length is known to be over the limit."""
+        """Reads the body. Raises ApiError 413 as soon as the body is known to be larger than MAX_BODY_BYTES."""
         if not hasattr(self, "_body"):
             declared = self.headers.get("content-length", "0")
             size = int(declared) if declared.isdecimal() else 0
@@ -39,7 +39,7 @@ class JsonRequest(Request):
         return self._body
 
     async def json(self) -> Any:
-        """Parses the body. Raises ApiError 400 for NaN, for half a surrogate pair and below 200 levels."""
+        """Parses the body. Raises ApiError 400 for invalid JSON, NaN, half a surrogate pair, or over 200 levels."""
         body = await self.body()
         try:
             return from_json(body, allow_inf_nan=False)
@@ -53,7 +53,7 @@ class JsonRoute(APIRoute):
     """A route whose handler receives a `JsonRequest`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Wraps FastAPI's handler, which is the documented way to replace the class of the request."""
+        """Returns FastAPI's handler, wrapped so that it gets a JsonRequest (FastAPI documents this way to do it)."""
         inner = super().get_route_handler()
 
         async def handle(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Request bodies -> engine requests: chat template, tokenizer, sampling parameters, grammar."""
+"""Converts request bodies to engine requests: renders, tokenizes, and builds sampling parameters and grammars."""
 
 import json
 import secrets
@@ -60,7 +60,12 @@ class RequestParser:
     context: int
 
     def parse(self, body: GenerationRequest, id_prefix: str) -> list[Request]:
-        """Returns n requests for each prompt, prompt by prompt, with the ids `id_prefix`-0, `id_prefix`-1, ..."""
+        """Converts a body to engine requests: n for the first prompt, then n for the second, and so on.
+
+        Args:
+            body: the validated body.
+            id_prefix: the requests get the ids `id_prefix`-0, `id_prefix`-1, ...
+        """
         if isinstance(body, ChatRequest):
             tools = [] if body.tools is None or body.tool_choice == "none" else body.tools
             param, prompts = "messages", [self.encode_messages(body.messages, tools)]
@@ -124,7 +129,13 @@ class RequestParser:
         return prompts
 
     def _max_tokens(self, prompt: Ids, param: str, limit: int | None) -> int:
-        """Returns how many output tokens the request may have. limit: None for the rest of the context."""
+        """Returns the maximum number of output tokens. Raises ApiError if prompt and output exceed the context.
+
+        Args:
+            prompt: the token ids of the prompt.
+            param: the name of the prompt's parameter, for the error.
+            limit: the client's max_tokens; None for as many as the context allows.
+        """
         available = self.context - len(prompt)
         if not prompt:
             raise bad_request(f"{param} has no tokens. Write at least one character.", param=param)
@@ -152,7 +163,10 @@ class RequestParser:
         return StopCriteria(strings, ids, bool(body.ignore_eos))
 
     def _grammar(self, body: GenerationRequest) -> Grammar | None:
-        """Builds the grammar of the one constraint that the body has, under whichever name."""
+        """Returns the grammar that the body asks for; None if it asks for none.
+
+        Five parameters can hold a schema or regular expression. Raises ApiError if more than one of them is set.
+        """
         outputs, response_format = body.structured_outputs or openai_requests.StructuredOutputs(), body.response_format
         schemas = {"guided_json": body.guided_json, "structured_outputs.json": outputs.json_}
         if isinstance(response_format, openai_requests.JsonObjectFormat):
@@ -184,7 +198,7 @@ class RequestParser:
         return GrammarVocab(self.target.tokenizer, info.vocab_size, info.eos_ids)
 
     def _check_length(self, num_chars: int, param: str) -> None:
-        """Rejects a text that cannot fit whatever its tokens are, before the tokenizer spends seconds on it."""
+        """Raises ApiError for a text that is too long for the context however it is tokenized. This saves seconds."""
         limit = self.context * self._longest_token
         if num_chars > limit:
             text = f"{param} has {num_chars} characters, but a context of {self.context} tokens holds at most {limit}. "
@@ -192,7 +206,7 @@ class RequestParser:
 
     @cached_property
     def _longest_token(self) -> int:
-        """The most characters of a token. A name in the vocabulary is never shorter than the token's text."""
+        """The number of characters of the longest name in the vocabulary. No token's text is longer than its name."""
         return max(len(name) for name in self.target.tokenizer.get_vocab())
 
     def _check_token_ids(self, ids: Iterable[int], param: str) -> None:
@@ -203,7 +217,7 @@ class RequestParser:
 
 
 def check_model(name: str | None, served: str) -> None:
-    """Raises ApiError 404 for another model than the served one, as OpenAI does."""
+    """Raises ApiError 404 if a body names another model than the served one. name: None if the body names no model."""
     if name is not None and name != served:
         text = f"The model {name[:80]!r} is not served here. Use {served!r}."
         raise ApiError(404, text, param="model", code="model_not_found")

@@ -1,4 +1,4 @@
-"""Outputs of the engine -> response bodies and chunks. One class for each of the two generation routes."""
+"""Builds response bodies and chunks from outputs of the engine: one class for chats and one for completions."""
 
 import time
 import uuid
@@ -24,7 +24,7 @@ REPLACEMENT_CHARACTER = "\ufffd"
 
 @dataclass(frozen=True)
 class TokenText:
-    """A token as text and as bytes; None where the tokenizer does not tell the bytes of a partial character."""
+    """A token as text and as bytes. raw_bytes: None if they are not known, for some parts of characters."""
 
     text: str
     raw_bytes: list[int] | None
@@ -44,7 +44,7 @@ class TokenDecoder:
         self.anchor: list[int] = tokenizer.encode("a", add_special_tokens=False)
 
     def decode(self, token: int) -> TokenText:
-        """Returns text and bytes of a token. The text of a partial character is the replacement character."""
+        """Returns text and bytes of a token. A token that is a part of a character has the text U+FFFD."""
         text = self._decode_ids([*self.anchor, token]).removeprefix(self._anchor_text)
         return TokenText(text, self._partial_bytes(token) if REPLACEMENT_CHARACTER in text else list(text.encode()))
 
@@ -73,7 +73,13 @@ class TokenDecoder:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """The model as responses describe it. max_draft_tokens: the deepest that a round may draft; 0 without a head."""
+    """The served model, as responses describe it.
+
+    Attributes:
+        name: Its name for clients.
+        tokenizer: The target's tokenizer.
+        max_draft_tokens: The maximum number of draft tokens that a round can accept; 0 without a head.
+    """
 
     name: str
     tokenizer: PreTrainedTokenizerBase
@@ -86,7 +92,7 @@ class ServedModel:
 
 
 class ResponseBuilder(ABC):
-    """Base of the builders of one HTTP call's response or chunks. It owns the id that they share."""
+    """Base of the classes that build the response, or the chunks, of one HTTP call. All chunks share its id."""
 
     id_prefix: ClassVar[str]
 
@@ -103,11 +109,11 @@ class ResponseBuilder(ABC):
 
     @abstractmethod
     def build_chunk(self, delta: OutputDelta, request: Request, extra: dict[str, Any]) -> responses.ResponseModel:
-        """Builds the chunk of a delta. extra: further keys of the chunk."""
+        """Builds the chunk of a delta. extra: additional top-level keys of the chunk, for example usage."""
 
     @abstractmethod
     def build_usage_chunk(self, usage: Usage, outputs: Sequence[RequestOutput]) -> responses.ResponseModel:
-        """Builds the chunk after all outputs, which has no choice."""
+        """Builds the last chunk, which has the token counts and an empty list of choices."""
 
     @abstractmethod
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> responses.ResponseModel:
@@ -247,14 +253,14 @@ class CompletionResponseBuilder(ResponseBuilder):
 
 
 def build_metrics(outputs: Sequence[RequestOutput], max_draft_tokens: int) -> ResponseMetrics | None:
-    """Builds vLLM's metrics of a single output; None for several, without a head and with speculation off."""
+    """Builds the key `metrics`; None without a head, with speculation "off", and for more than one output."""
     if max_draft_tokens == 0 or len(outputs) != 1 or outputs[0].request.speculation == "off":
         return None
     return ResponseMetrics(speculative_decoding=build_speculative_stats(outputs[0], max_draft_tokens))
 
 
 def build_speculative_stats(output: RequestOutput, max_draft_tokens: int) -> SpeculativeStats:
-    """Summarizes the rounds that drafted. A round without a draft is no step in vLLM's sense."""
+    """Builds the statistics of the rounds that drafted. Other rounds are not counted, as in vLLM."""
     steps = [(kept - 1, nodes) for kept, nodes in zip(output.accepted, output.proposed, strict=True) if nodes]
     accepted, drafted = [step[0] for step in steps], [step[1] for step in steps]
     stats = SpeculativeStats(

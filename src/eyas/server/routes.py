@@ -68,14 +68,14 @@ STREAM_CONTENT = {  # itemSchema is OpenAPI 3.2's, for one event
 
 
 class OutputObserver(Protocol):
-    """An object that reads finished outputs, and has metrics of its own (`monitoring.prompt_sampler`)."""
+    """The interface of an observer of finished outputs that has its own metrics (see monitoring/prompt_sampler.py)."""
 
     def observe(self, body: GenerationRequest, index: int, output: RequestOutput) -> None:
-        """Takes the finished output of request `index` of a body. Returns at once."""
+        """Receives a finished output: number `index` among those of `body`. Requirement: returns without waiting."""
         ...
 
     def collect(self) -> Iterable[Metric]:
-        """Yields its metrics, as a collector of prometheus_client."""
+        """Returns the observer's metrics, as a collector of prometheus_client does."""
         ...
 
 
@@ -189,7 +189,7 @@ class Api:
         return _json(responses.ModelList(object="list", data=[card]))
 
     async def health(self) -> Response:
-        """Returns 200 while the process works, 503 once the engine has failed and only a restart helps."""
+        """Returns 200 while the engine works, and 503 after it has failed; the server must then be restarted."""
         if self.async_engine.failure is not None:
             text = "The engine stopped after an error. Restart the server; its log has the traceback."
             raise ApiError(503, text, kind="server_error", code="engine_failed")
@@ -254,7 +254,7 @@ class Api:
             self._finish(calls, request)
 
     def _finish(self, calls: Sequence[_PreparedCall], request: Request) -> None:
-        """Cancels what still runs, and passes the finished outputs to the access log, the metrics and the observer."""
+        """Cancels unfinished requests, and passes finished outputs to the access log, the metrics and the observer."""
         for call in calls:
             call.generation.cancel()
         generations = [call.generation for call in calls]
@@ -277,7 +277,7 @@ class Api:
                     self.options.observer.observe(call.body, index, output)
 
     async def _on_parser_thread(self, parse: Callable[..., Result], *arguments: object) -> Result:
-        """Runs a method of the parser on its thread, so that a long prompt delays no other client's tokens."""
+        """Runs a method of the parser on its thread, so that the event loop keeps sending tokens to other clients."""
         return await asyncio.get_running_loop().run_in_executor(self._parser_thread, parse, *arguments)
 
     def _require_ready(self) -> None:

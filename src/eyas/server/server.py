@@ -1,4 +1,4 @@
-"""The lifecycle of the server process.
+"""Runs the server process from binding the port to shutdown.
 
     bind -> listen, warm up -> ready -> (SIGTERM, SIGINT) draining: accepted requests finish -> closed
 
@@ -34,7 +34,7 @@ class _UvicornServer(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Binds a socket that does not listen yet. Raises UsageError for a port in use and an address that is not ours."""
+    """Binds a socket, which does not listen yet. Raises UsageError if the port is in use or the host is not local."""
     with contextlib.ExitStack() as on_failure:
         try:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -56,12 +56,12 @@ def server_url(listener: socket.socket) -> str:
 
 
 def serve(api: Api, listener: socket.socket, drain_s: float, on_ready: Callable[[], None]) -> None:
-    """Serves until SIGTERM or SIGINT, then drains. Starts and stops the engine.
+    """Runs the server until SIGTERM or SIGINT, then lets running requests finish. Starts and stops the engine.
 
     Args:
         api: the routes, with an engine that has not started yet.
         listener: the bound socket.
-        drain_s: seconds that accepted requests have to finish after the signal; then they get an error.
+        drain_s: seconds that accepted requests have to finish after the signal. Later ones end with an error.
         on_ready: called once the server has warmed up.
 
     Raises:
@@ -123,7 +123,7 @@ async def _warm_up(api: Api) -> None:
 
 
 async def _wait_for_stop(api: Api, stop: asyncio.Event) -> None:
-    """Returns on a signal, or when the engine has failed."""
+    """Waits for a stop signal, or until the engine has failed."""
     while not stop.is_set() and api.async_engine.failure is None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), POLL_S)

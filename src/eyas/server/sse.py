@@ -16,11 +16,11 @@ DONE_EVENT = b"data: [DONE]\n\n"
 
 
 class EventStreamResponse(Response):
-    """A response that sends events as they come.
+    """A response that sends server-sent events while they are generated.
 
     Args:
-        events: ended early if the client disconnects.
-        on_close: called once, after the last event or the disconnect.
+        events: the events, as bytes. It is cancelled if the client disconnects.
+        on_close: called once, after the last event or after the client has disconnected.
     """
 
     media_type = "text/event-stream"
@@ -50,7 +50,13 @@ class EventStreamResponse(Response):
 async def stream_events(
     generation: Generation, builder: ResponseBuilder, options: StreamOptions | None
 ) -> AsyncIterator[bytes]:
-    """Yields the events of a submitted generation. A shutdown before its end becomes an event, as in vLLM."""
+    """Yields the events of a submitted generation. If the server stops before its end, sends the error as an event.
+
+    Args:
+        generation: the submitted requests of one call.
+        builder: builds the chunks.
+        options: the stream options of the body; None for the defaults.
+    """
     options = options or StreamOptions()
     extra: dict[str, Any] = {"usage": None} if options.include_usage else {}
     try:

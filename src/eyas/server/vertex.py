@@ -1,11 +1,11 @@
-"""Vertex AI's contract with a container: a port and two routes from the environment, and bodies of two kinds.
+"""Implements what Vertex AI requires of a container: a port and two routes from environment variables, and two bodies.
 
     rawPredict   {"messages": [...]} or {"prompt": ...}            as the other routes take them, streams included
     predict      {"instances": [BODY, ...], "parameters": {...}}   ->   {"predictions": [RESPONSE, ...]}
 
-Both come by the same route. A body may leave out `model`, since an endpoint has only one. `parameters` apply to every
-instance that does not set them itself. A prediction is the whole response of the other routes. Source: Vertex AI's
-"Custom container requirements for inference".
+Both kinds of body come to the same route. A body may leave out `model`, because an endpoint has only one model.
+`parameters` apply to every instance that does not set them. Each prediction is a whole response of
+/v1/chat/completions or /v1/completions. Source: Vertex AI's "Custom container requirements for inference".
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,11 @@ class VertexConfig:
 
 
 def read_vertex_config(environment: Mapping[str, str]) -> VertexConfig | None:
-    """Reads port and routes from the variables that Vertex AI sets; None elsewhere. Raises UsageError."""
+    """Reads port and routes from the environment variables that Vertex AI sets; None if it has not set a port.
+
+    Raises:
+        UsageError: a variable has no valid value.
+    """
     text = environment.get(PORT_VARIABLE)
     if text is None:
         return None
@@ -52,7 +56,7 @@ def read_vertex_config(environment: Mapping[str, str]) -> VertexConfig | None:
 
 
 def is_predict_body(raw: Any) -> bool:
-    """Returns True for a body of predict, False for one of rawPredict. Raises ApiError if it is no object."""
+    """Returns True for a body of predict, False for a body of rawPredict. Raises ApiError if it is no JSON object."""
     if not isinstance(raw, dict):
         raise bad_request("The request body is not a JSON object. Send instances, messages or a prompt.")
     return "instances" in raw
@@ -63,8 +67,8 @@ def parse_body(raw: dict[str, Any], model: str, path: tuple[str | int, ...] = ()
 
     Args:
         raw: the body.
-        model: the model's name where the body has none.
-        path: where the body is in the whole body, for error messages.
+        model: the name of the served model, for a body without `model`.
+        path: the path of `raw` in the body of predict, for error messages: ("instances", 0). Empty for rawPredict.
 
     Raises:
         ApiError: names the wrong parameter.
@@ -77,7 +81,7 @@ def parse_body(raw: dict[str, Any], model: str, path: tuple[str | int, ...] = ()
 
 
 def parse_instances(raw: dict[str, Any], model: str) -> Sequence[ChatRequest | CompletionRequest]:
-    """Parses the instances of a body of predict. Raises ApiError."""
+    """Parses the instances of a body of predict. Raises ApiError that names the wrong parameter."""
     request = _validate(PredictRequest, raw)
     bodies = []
     for index, instance in enumerate(request.instances):
