@@ -3,9 +3,10 @@
     {"time": "2026-11-22T10:00:00+00:00", "head": "sha256:...", "task": "math", "temperature": 0.0,
      "rounds": {"<=256": {"6,4,16": [12, 41], "3,1,4": [12, 27]}}}
 
-A line holds, for one finished output, the number of rounds and of accepted tokens by context and by tree
-"DEPTH,TOP_K,NODES", and no text. A round counts for every tree for which its trace tells what the tree would have
-accepted (`AcceptanceTrace.num_tokens_with`). So a server that runs one tree can be compared with a report of another.
+A line holds the acceptance of one finished output, and no text. In the example, the output had 12 rounds with contexts
+up to 256 tokens. The tree "6,4,16" (DEPTH,TOP_K,NODES) accepted 41 tokens in them. The tree "3,1,4" would have accepted
+27 tokens in the same rounds; `AcceptanceTrace.num_tokens_with` computes this. So a server that runs one tree can be
+compared with a report that was measured with another tree.
 """
 
 import contextlib
@@ -37,7 +38,15 @@ Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 
 
 class AcceptanceRecord(BaseModel):
-    """One line of the log. rounds: context -> tree -> (number of rounds, accepted tokens)."""
+    """One line of the log: the acceptance of one output.
+
+    Attributes:
+        time: The time at which the output was logged.
+        head: The digest of the head.
+        task: The client's name for the kind of task; None if it sent none.
+        temperature: The sampling temperature.
+        rounds: By range of context lengths and by tree: (number of rounds, accepted tokens).
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -53,13 +62,15 @@ class AcceptanceRecord(BaseModel):
 
 
 class AppendLog:
-    """A file of whole lines that one process appends to, readable by its owner only.
+    """A file to which one process appends whole lines. Only its owner can read it.
 
-    num_bytes: the size of the file, which always ends with a line end.
+    Attributes:
+        path: The file.
+        num_bytes: The size of the file in bytes.
     """
 
     def __init__(self, path: Path) -> None:
-        """Creates the file and its directory, and cuts off a line that a killed process has left incomplete.
+        """Opens the file, or creates it with its directory. Removes an incomplete last line of a killed process.
 
         Raises:
             StorageError: the file cannot be written.
@@ -75,7 +86,7 @@ class AppendLog:
             self._file.truncate(self.num_bytes)
 
     def append(self, line: bytes) -> None:
-        """Appends one line or nothing. Raises OSError."""
+        """Appends one line. If writing fails, removes the incomplete line and raises OSError."""
         assert line.endswith(b"\n"), "a whole line"
         done = 0
         try:
@@ -101,7 +112,7 @@ class AppendLog:
 
 
 def read_complete_lines(path: Path) -> Iterator[bytes]:
-    """Yields the complete lines of a file that another process may append to. Raises OSError."""
+    """Yields the complete lines of a file to which another process may append. Raises OSError."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -109,7 +120,7 @@ def read_complete_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_log(directory: Path) -> list[bytes]:
-    """Returns the lines of both logs, the old one first. Raises OSError if there is none."""
+    """Returns the lines of log.old.jsonl, if there is one, and of log.jsonl. Raises OSError if log.jsonl is missing."""
     lines: list[bytes] = []
     with contextlib.suppress(FileNotFoundError):
         lines += read_complete_lines(directory / OLD_LOG_FILE)
@@ -117,7 +128,7 @@ def read_log(directory: Path) -> list[bytes]:
 
 
 def parse_records(lines: Iterable[bytes]) -> tuple[list[AcceptanceRecord], int]:
-    """Returns the records of a log and the number of damaged lines."""
+    """Returns the records in the lines of a log, and the number of damaged lines, which are skipped."""
     records, num_damaged = [], 0
     for line in lines:
         try:
@@ -130,11 +141,17 @@ def parse_records(lines: Iterable[bytes]) -> tuple[list[AcceptanceRecord], int]:
 def build_record(
     output: RequestOutput, head: str, task: str | None, shapes: Sequence[TreeShape]
 ) -> AcceptanceRecord | None:
-    """Counts the rounds of a finished output for each of the trees `shapes`.
+    """Counts the rounds and accepted tokens of a finished output for each tree.
+
+    Args:
+        output: the finished output.
+        head: the digest of the head that drafted.
+        task: the client's name for the kind of task; None if it sent none.
+        shapes: the trees for which acceptance is logged.
 
     Returns:
-        The record with the digest of the head; None for an output that a report does not count: with a
-        grammar, a penalty or a bias, or one that loops.
+        The record. None for outputs that cannot be compared with a report: those with a grammar, a penalty or a logit
+        bias, and those that repeat themselves endlessly.
     """
     if (
         output.request.grammar is not None
@@ -155,11 +172,14 @@ def build_record(
 
 
 def drafted_rounds(output: RequestOutput) -> list[tuple[AcceptanceTrace, int]]:
-    """Returns the rounds that drafted, each with its tokens in the output. A stop may have cut the last round."""
+    """Returns the trace of each round that drafted, with the number of tokens that the round added to the output.
+
+    The last round may have added fewer tokens than it accepted, if the output ended there.
+    """
     pairs = zip(output.traces, output.accepted, strict=True)
     return [(trace, num_taken) for trace, num_taken in pairs if trace is not None]
 
 
 def temperature_slice(value: float) -> str:
-    """Returns the name of the slice of a temperature."""
+    """Returns the name of a temperature's range: "0", "<=0.5", "<=1" or ">1"."""
     return next((name for name, high in TEMPERATURES if value <= high), ">1")

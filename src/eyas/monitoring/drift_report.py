@@ -1,19 +1,22 @@
-"""Compares live acceptance with the report of a run, slice by slice, and recommends training or not (`eyas drift`).
+"""Compares the acceptance of live traffic with the reports of a run, and recommends training or not (`eyas drift`).
 
-    report/results.json     acceptance by task, greedy, with the tree of bench.*; it wins over eval/ for the same slice
-    eval/acceptance.json    acceptance of all answers, by task and by context, at their temperature, with its own tree
+The traffic is compared slice by slice: all outputs, one task, or one range of context lengths, at one temperature. The
+run has two reports. If both have a slice, results.json is used.
 
-    verdict        of a slice with MIN_ROUNDS rounds of MIN_REQUESTS outputs or more
-    worse          the live 95% interval ends below the report's interval and below (1 - MARGIN) of its figure
-    better         likewise above
-    as before      anything else
-    too few        fewer rounds, or none with the tree of the report
-    no promise     the report has no such slice
+    file                    slices it has                                      measured with
+    report/results.json     each task, greedy                                  the tree of bench.*
+    eval/acceptance.json    all outputs, each task, each range of contexts     the tree and temperature of eval.*
 
-Training is recommended where a slice is worse that holds MIN_SHARE of the outputs at its temperature, as "all" does.
-All outputs count there: the slices of a report have trees of their own, and a server may run some of them seldom.
-Intervals that do not touch are a stricter test than 5%, so that ten slices at once give few false alarms. MARGIN covers
-what changes without any drift: a tree that is a part of a larger one, bfloat16, a batch that shares its nodes.
+    verdict        condition
+    worse          the live 95% interval lies below the report's interval and below (1 - MARGIN) times its figure
+    better         the live 95% interval lies above the report's interval and above (1 + MARGIN) times its figure
+    as before      neither
+    too few        fewer than MIN_ROUNDS live rounds with the report's tree, or fewer than MIN_REQUESTS outputs
+    no promise     the reports do not have this slice
+
+Training is recommended if a slice is worse and has at least MIN_SHARE of the outputs at its temperature. Intervals that
+do not overlap are a stricter test than a 5% significance level, so ten slices together give few false alarms. MARGIN
+covers differences that are no drift: a tree that is a part of a larger one, bfloat16, a batch that shares its nodes.
 """
 
 import datetime
@@ -57,7 +60,13 @@ RECOMMENDATION_TEXTS = {
 
 @dataclass(frozen=True)
 class TrafficSlice:
-    """A part of the traffic. kind: one of SLICE_KINDS. name: of the task or the context. See `temperature_slice`."""
+    """A part of the traffic.
+
+    Attributes:
+        temperature: The range of sampling temperatures, as `temperature_slice` names it, for example "<=0.5".
+        kind: "all" for all outputs, "task" for the outputs of one task, "context" for one range of context lengths.
+        name: The name of the task, or the range of context lengths such as "<=256"; empty for "all".
+    """
 
     temperature: str
     kind: str
@@ -65,7 +74,10 @@ class TrafficSlice:
 
 
 class ReferenceAcceptance(BaseModel):
-    """The acceptance length of a report. tree: "DEPTH,TOP_K,NODES" with which it was measured."""
+    """The acceptance length that a report gives for one slice, with its 95% interval.
+
+    tree: the tree of the measurement as "DEPTH,TOP_K,NODES".
+    """
 
     acceptance_length: float
     ci95: tuple[float, float]
@@ -74,7 +86,13 @@ class ReferenceAcceptance(BaseModel):
 
 @dataclass(frozen=True)
 class ReportedAcceptance:
-    """The figures of a run. head: the digest of its head."""
+    """The acceptance that the reports of a run give.
+
+    Attributes:
+        head: The digest of the run's head.
+        recipe: The recipe of the run.
+        references: The acceptance length of each slice.
+    """
 
     head: str
     recipe: Recipe
@@ -83,15 +101,22 @@ class ReportedAcceptance:
 
 @dataclass(frozen=True)
 class SliceComparison:
-    """One slice, live and in the report. The fields are the keys of `eyas drift --json`.
+    """The comparison of one slice. The fields are the keys of `eyas drift --json`.
 
-    slice, name, temperature   the slice; slice is its kind
-    tree                       the tree of the report
-    share                      the slice's share of the outputs at its temperature, whatever trees they ran
-    requests, rounds           outputs with rounds of that tree, and these rounds
-    acceptance_length, ci95    of the live rounds
-    reference, reference_ci95  of the report
-    difference                 the live acceptance length over the report's, less 1
+    Attributes:
+        slice: The kind of the slice: "all", "task" or "context".
+        name: The name of the task or context; None for "all".
+        temperature: The range of temperatures.
+        tree: The tree of the report as "DEPTH,TOP_K,NODES"; None if the report does not have the slice.
+        share: The slice's share of the live outputs at its temperature, with any tree.
+        requests: The number of live outputs that show the acceptance of that tree.
+        rounds: The number of their rounds that do.
+        acceptance_length: The acceptance length of these rounds.
+        ci95: Its 95% interval.
+        reference: The acceptance length of the report.
+        reference_ci95: Its 95% interval.
+        difference: acceptance_length / reference - 1.
+        verdict: See the table at the top of this file.
     """
 
     slice: str
@@ -111,7 +136,15 @@ class SliceComparison:
 
 @dataclass(frozen=True)
 class DriftReport:
-    """The comparison of all slices. num_other_heads: outputs of other heads, which are left out."""
+    """The comparison of all slices.
+
+    Attributes:
+        recommendation: "retrain", "keep" or "unknown"; see RECOMMENDATION_TEXTS.
+        head: The digest of the head.
+        num_requests: The number of outputs in the comparison.
+        num_other_heads: The number of outputs of other heads; they are left out.
+        slices: The comparison of each slice.
+    """
 
     recommendation: Recommendation
     head: str
@@ -160,7 +193,7 @@ File = TypeVar("File", bound=BaseModel)
 
 
 def read_report(run: Path) -> ReportedAcceptance:
-    """Reads the acceptance of a run's head. Raises InputError for a run without a report and for damaged files."""
+    """Reads the reports of a run. Raises InputError if the run has no report, or if a file is damaged."""
     if not run.is_dir():
         raise InputError(f"There is no directory {run}", "Pass the run directory of the head")
     directory, path = run / "report", run / "eval" / ACCEPTANCE_FILE
@@ -179,7 +212,10 @@ def read_report(run: Path) -> ReportedAcceptance:
 
 
 def _evaluation_references(evaluation: _Evaluation, recipe: Recipe) -> dict[TrafficSlice, ReferenceAcceptance]:
-    """Returns the slices of an evaluation, which sampled at eval.temperature, or else at respond.temperature."""
+    """Returns the slices of eval/acceptance.json.
+
+    Its temperature is respond.temperature if the file does not have the key.
+    """
     temperature = recipe.respond.temperature if evaluation.temperature is None else evaluation.temperature
     name = temperature_slice(temperature)
     references = {TrafficSlice(name, "task", task): entry for task, entry in evaluation.tasks.items()}
@@ -191,7 +227,17 @@ def _evaluation_references(evaluation: _Evaluation, recipe: Recipe) -> dict[Traf
 
 
 def _read_json(path: Path, schema: int, kind: type[File], command: str) -> File:
-    """Reads a JSON file of the run. Raises InputError. command: the command that writes the file."""
+    """Reads a JSON file of the run.
+
+    Args:
+        path: the file.
+        schema: the number that its key "schema" must have.
+        kind: the model that its content must fit.
+        command: the command that writes the file, for the error message.
+
+    Raises:
+        InputError: the file is missing, is not valid JSON, or has another content.
+    """
     fix = f"Run `{command}` with the recipe of the run"
     try:
         value = json.loads(path.read_bytes())
@@ -215,24 +261,25 @@ def _read_json(path: Path, schema: int, kind: type[File], command: str) -> File:
 def compare_acceptance(
     report: ReportedAcceptance, records: Sequence[AcceptanceRecord], since: datetime.datetime | None = None
 ) -> DriftReport:
-    """Compares the records of the report's head with the report.
+    """Compares the acceptance in a server's log with the reports of the head that the server ran.
 
     Args:
-        report: the figures of the run.
-        records: the log of the server.
-        since: leaves out older records.
+        report: the reports of the run.
+        records: the records of the server's log. Records of other heads are left out.
+        since: records before this time are left out; None to use all.
 
     Raises:
-        InputError: no record is left, or all are of other heads.
+        InputError: there are no records, or all are of other heads.
     """
     recent = [record for record in records if since is None or record.time >= since]
     own = [record for record in recent if record.head == report.head]
     if not own:
         if not recent:
             period = "yet" if since is None else f"since {since:%Y-%m-%d %H:%M} UTC"
-            raise InputError(f"The log has no answers {period}", "Wait for traffic, or pass a larger --days")
+            raise InputError(f"The log has no outputs {period}", "Wait for traffic, or pass a larger --days")
         heads = ", ".join(sorted({record.head for record in recent}))
-        raise InputError(f"The log is of the head {heads}, the report of {report.head}", "Pass the run of that head")
+        problem = f"The log was written with the head {heads}, but the report is of the head {report.head}"
+        raise InputError(problem, "Pass the run directory of the logged head")
     slices = tuple(_compare_slice(part, report.references.get(part), own) for part in _list_slices(report, own))
     return DriftReport(_recommend(slices), report.head, len(own), len(recent) - len(own), slices)
 
@@ -242,7 +289,7 @@ def _format(value: float | None, ci95: tuple[float, float] | None) -> str:
 
 
 def _list_slices(report: ReportedAcceptance, records: Iterable[AcceptanceRecord]) -> list[TrafficSlice]:
-    """Returns every slice of the report and of the log, by temperature, "all" first."""
+    """Returns every slice of the reports and of the log, sorted by temperature and then by kind: "all" first."""
     slices = set(report.references)
     for record in records:
         temperature = temperature_slice(record.temperature)
@@ -281,12 +328,15 @@ def _compare_slice(
 
 
 def _belongs(record: AcceptanceRecord, part: TrafficSlice) -> bool:
-    """Returns True if a record at the slice's temperature is part of the slice."""
+    """Returns True if a record is part of the slice. Requirement: it has the slice's temperature."""
     return {"all": True, "task": record.task == part.name, "context": part.name in record.rounds}[part.kind]
 
 
 def _count_rounds(record: AcceptanceRecord, tree: str, part: TrafficSlice) -> tuple[int, int]:
-    """Returns the rounds and the tokens of a record with one tree, in the context of the slice."""
+    """Returns the rounds of a record that show the acceptance of `tree`, and their tokens.
+
+    For a slice of kind "context", only rounds in that range of context lengths are counted.
+    """
     contexts = [part.name] if part.kind == "context" else list(record.rounds)
     counts = [record.rounds[context].get(tree, (0, 0)) for context in contexts]
     return sum(rounds for rounds, _ in counts), sum(tokens for _, tokens in counts)

@@ -1,8 +1,9 @@
-"""Decides what may be stored of a request's prompt, by the rules and the privacy filter of `eyas prompts`.
+"""Decides whether a request's prompt may be stored, and replaces personal data in it, as `eyas prompts` does.
 
     request -> messages of users (and a leading system message) -> language -> quality -> personal data -> Conversation
 
-The prompt sampler stores nothing else. Evaluation sets, duplicates and the license are checked later, by `eyas run`.
+The prompt sampler stores only what this gate returns. Prompts of evaluation sets, duplicates and the license are
+checked later, by `eyas run`.
 """
 
 import hashlib
@@ -32,10 +33,14 @@ class Rejection:
 
 
 class PrivacyGate:
-    """The rules and the privacy filter. The constructor loads them, so a missing package is reported at the start."""
+    """The quality rules and the privacy filter for prompts. A call screens one prompt."""
 
     def __init__(self) -> None:
-        """Loads everything and cleans one prompt. Raises InputError without the extra `data`."""
+        """Loads the rules and the filter, and cleans one test prompt, so that problems appear at the start.
+
+        Raises:
+            InputError: the packages of the extra `data` are not installed.
+        """
         self._quality = QualityConfig()
         self._privacy = PrivacyFilter(PrivacyConfig(), load_surrogate_key(None))
         self._privacy.clean([(SELF_TEST_PROMPT, detect_languages(SELF_TEST_PROMPT)[0])])
@@ -45,7 +50,7 @@ class PrivacyGate:
 
         Args:
             record: a JSON value in one of the shapes of `data.sources.record_formats`.
-            task: the tag of the prompt.
+            task: the task name to store as a tag of the prompt; None for "own-traffic".
         """
         parsed = parse_record(record, keep_system=True)
         if isinstance(parsed, RejectedRecord):
@@ -64,6 +69,6 @@ class PrivacyGate:
 
 
 def digest_messages(messages: tuple[Message, ...]) -> str:
-    """Returns a digest of a conversation. Repeated prompts have equal digests."""
+    """Returns a digest of the messages. Equal conversations have equal digests."""
     text = json.dumps([message.to_json() for message in messages]).encode()
     return hashlib.blake2b(text, digest_size=8).hexdigest()

@@ -1,13 +1,13 @@
-"""Writes the acceptance of every output to a log, and prompts with low acceptance through the privacy gate to a file.
+"""Logs the acceptance of every output, and stores prompts with low acceptance after the privacy gate has cleaned them.
 
-    event loop   observe(body, index, output) -> queue of QUEUE_SIZE; if it is full, the output is dropped and counted
-    thread                                           -> acceptance/log.jsonl          outputs comparable with a report
-                                                     -> low? -> PrivacyGate -> prompts.jsonl
+    event loop   observe(body, index, output) -> queue; if the queue is full, the output is dropped and counted
+    thread       each output                  -> acceptance/log.jsonl
+                 if its acceptance is low     -> PrivacyGate -> prompts.jsonl
 
-Acceptance is low if the output has, over MIN_ROUNDS drafted rounds or more, fewer than `below` times the tokens that
-rounds of the same arms accept on average on this server. A fixed number would not do: a chain of two accepts three
-tokens at most, so a busy server would store every prompt, and an idle one with deep trees none. The averages decay
-slowly (HALF_LIFE): if all traffic gets worse at once, its prompts are stored for as long.
+Acceptance is low if an output with at least MIN_ROUNDS drafted rounds has fewer than `below` times the tokens that
+rounds of the same arms give on average on this server. The limit depends on the arm, because a chain of two gives at
+most three tokens per round, and deep trees give more. The averages change slowly (HALF_LIFE). So if all traffic gets
+worse at once, its prompts are stored until the averages have adapted.
 """
 
 import queue
@@ -37,15 +37,28 @@ PROMPTS_BYTES = 64 * 2**20
 LOG_BYTES = 16 * 2**20  # of each of two files
 MAX_TASKS = 64  # names of tasks; further ones count as none
 OUTCOMES = ("unjudged", "well", "kept", "repeated", "refused", "unreadable", "full", "missed", "failed")
-"""unjudged: too few drafted rounds. well: acceptance was not low. missed: the queue was full. failed: e.g. the disk."""
+"""What was done with the prompt of an output; values of the label `outcome` of eyas_sampled_answers.
+
+unjudged     not stored: too few drafted rounds
+well         not stored: acceptance was not low
+kept         stored
+repeated     not stored: the same prompt is stored already
+refused      not stored: a quality rule or the privacy filter refused it
+unreadable   not stored: it has no text, or it uses tools
+full         not stored: the limit of prompts or of bytes is reached
+missed       not stored: the queue was full
+failed       not stored: an error occurred, for example a full disk
+"""
 
 
 @dataclass(frozen=True)
 class SampleOptions:
     """Options of the sampler.
 
-    directory: where the log and the prompts are stored. below: prompts are stored if their acceptance is below this
-    share of the average, above 0 and up to 1. limit: the maximum number of stored prompts.
+    Attributes:
+        directory: The directory of the log and the prompts.
+        below: A prompt is stored if its acceptance is below this share of the average. Above 0, at most 1.
+        limit: The maximum number of stored prompts.
     """
 
     directory: Path
@@ -56,12 +69,18 @@ class SampleOptions:
         if not 0 < self.below <= 1:
             raise UsageError(f"--sample-below {self.below} is out of range", "Use a share above 0 and up to 1")
         if self.limit < 1:
-            raise UsageError(f"--sample-limit {self.limit} is out of range", "Use a number from 1 on")
+            raise UsageError(f"--sample-limit {self.limit} is out of range", "Use 1 or more")
 
 
 @dataclass
 class _DecayingMean:
-    """The mean number of tokens of a round of one arm, with exponential decay. rounds: the number of all rounds."""
+    """The mean number of tokens per round of one arm. Older rounds have exponentially less weight.
+
+    Attributes:
+        rounds: The number of all rounds.
+        weight: The sum of the rounds' weights.
+        tokens: The weighted sum of their tokens.
+    """
 
     rounds: int = 0
     weight: float = 0.0
@@ -79,13 +98,20 @@ class _DecayingMean:
 
 
 class AcceptanceBaseline:
-    """The mean acceptance of each arm on this server."""
+    """The mean number of tokens per round of each arm on this server."""
 
     def __init__(self) -> None:
         self._means: dict[str, _DecayingMean] = {}
 
     def relative_acceptance(self, output: RequestOutput) -> float | None:
-        """Returns the ratio of an output's tokens to those of average rounds of the same arms; None for few rounds."""
+        """Returns an output's tokens divided by the tokens that average rounds of the same arms would have given.
+
+        For example, 0.5 means half as many accepted tokens as usual. Rounds of arms with fewer than MIN_ARM_ROUNDS
+        rounds on this server are ignored.
+
+        Returns:
+            The ratio; None if fewer than MIN_ROUNDS rounds are left.
+        """
         rounds = [(self._means.get(trace.arm.name), num_taken) for trace, num_taken in drafted_rounds(output)]
         known = [(mean.value, taken) for mean, taken in rounds if mean is not None and mean.rounds >= MIN_ARM_ROUNDS]
         if len(known) < MIN_ROUNDS:
@@ -99,9 +125,9 @@ class AcceptanceBaseline:
 
 
 class PromptSampler(Collector):
-    """An `OutputObserver` of the server. It owns its directory: one server writes there at a time.
+    """The observer that `eyas serve --sample-low-acceptance` adds. It implements `OutputObserver` (server/routes.py).
 
-    outcomes: the number of outputs by what was done with their prompts.
+    Requirement: no other server writes to its directory. outcomes: the number of outputs by outcome, see OUTCOMES.
     """
 
     def __init__(
@@ -115,11 +141,11 @@ class PromptSampler(Collector):
         """Opens the files and starts the thread.
 
         Args:
-            options: what is stored, and where.
-            gate: screens a record and its task.
-            heads: digests of the heads, by index of the drafter.
-            shapes: the trees that rounds are counted for.
-            log: receives warnings.
+            options: the directory and the limits.
+            gate: screens a prompt with its task; usually a PrivacyGate.
+            heads: the digest of each head, in the order of the engine's drafters.
+            shapes: the trees for which acceptance is logged.
+            log: receives warnings, one line each.
 
         Raises:
             StorageError: the directory cannot be written.
@@ -143,7 +169,13 @@ class PromptSampler(Collector):
         return len(self._digests)
 
     def observe(self, body: GenerationRequest, index: int, output: RequestOutput) -> None:
-        """Queues the finished output of request `index` of a body, if anything was drafted. Returns at once."""
+        """Queues a finished output for the thread, if a round of it drafted. Returns at once.
+
+        Args:
+            body: the body of the HTTP request.
+            index: the number of the output among those of the body.
+            output: the finished output.
+        """
         if not any(output.traces):
             return
         try:
@@ -164,7 +196,7 @@ class PromptSampler(Collector):
         )
 
     def close(self) -> None:
-        """Processes what is queued and closes the files. The caller observes nothing afterwards."""
+        """Processes the queued outputs and closes the files. Requirement: `observe` is not called afterwards."""
         self._queue.put(None)
         self._thread.join()
         self._prompts_file.close()
@@ -212,7 +244,7 @@ class PromptSampler(Collector):
         return "kept"
 
     def _check_task(self, name: str | None) -> str | None:
-        """Returns the task name if it is valid and within MAX_TASKS, else None. A client may send anything."""
+        """Returns the client's task name; None if it is not valid, or if MAX_TASKS other names are in use already."""
         is_one_too_many = len(self._tasks) >= MAX_TASKS and name not in self._tasks
         if name is None or TASK_NAME.fullmatch(name) is None or is_one_too_many:
             return None
@@ -220,7 +252,7 @@ class PromptSampler(Collector):
         return name
 
     def _append_record(self, line: bytes) -> None:
-        """Appends a line to the log. A full log replaces the old one. Raises OSError."""
+        """Appends a line to log.jsonl. If that is full, first renames it to log.old.jsonl. Raises OSError."""
         if self._acceptance_log.num_bytes + len(line) > LOG_BYTES:
             path = self._acceptance_log.path
             path.replace(self.options.directory / OLD_LOG_FILE)
@@ -230,7 +262,7 @@ class PromptSampler(Collector):
 
 
 def read_prompt(body: GenerationRequest, index: int) -> dict[str, Any] | None:
-    """Returns the prompt of request `index` of a body as a record for the gate; None for token ids."""
+    """Returns the prompt of the output number `index` of a body, for the gate; None if the prompt is token ids."""
     if isinstance(body, ChatRequest):
         return {"messages": [message.model_dump(exclude_none=True) for message in body.messages]}
     prompt = getattr(body, "prompt", None)

@@ -20,19 +20,20 @@ SNAPSHOT_SUFFIX = ".prompts.jsonl"
 
 
 def write_recipe(recipe: Recipe, run: Path, sampled: Path, out: Path) -> int:
-    """Writes a recipe and, beside it, a copy of the prompts, since the server goes on appending to them.
+    """Writes a recipe and, beside it, a copy of the prompts, because the server may append more prompts later.
 
     Args:
         recipe: the recipe of the run.
         run: the run directory with the head.
         sampled: the directory of `eyas serve --sample-low-acceptance`.
-        out: the new recipe, a .toml file.
+        out: the path of the new recipe, a .toml file. The prompts go to the same name with .prompts.jsonl.
 
     Returns:
         The number of prompts.
 
     Raises:
-        InputError: there are no prompts yet.
+        UsageError: `out` is not a .toml file.
+        InputError: the server has stored no prompts.
         StorageError: `out` cannot be written.
     """
     if out.suffix != ".toml":
@@ -43,7 +44,8 @@ def write_recipe(recipe: Recipe, run: Path, sampled: Path, out: Path) -> int:
     except OSError as error:
         lines, reason = [], f" ({error.strerror})"
     if not lines:
-        raise InputError(f"There are no prompts in {source}{reason}", "Serve for longer, or raise --sample-below")
+        fix = "Wait until the server has stored prompts, or raise --sample-below"
+        raise InputError(f"There are no prompts in {source}{reason}", fix)
     copy = out.with_name(out.stem + SNAPSHOT_SUFFIX).absolute()
     write_atomic(copy, lines)
     with convert_write_errors(copy):
@@ -53,9 +55,16 @@ def write_recipe(recipe: Recipe, run: Path, sampled: Path, out: Path) -> int:
 
 
 def build_recipe(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
-    """Returns the recipe of a run with other prompts and another name.
+    """Returns the recipe of the run, changed so that it trains the run's head further on new prompts.
 
-    Training starts from the head of the run and keeps its sizes. The new head is deployed where the old one is.
+    Training starts from the weights of the head, so the sizes of the head stay. The new head is deployed under the same
+    name as the old one.
+
+    Args:
+        recipe: the recipe of the run.
+        run: the run directory with the head.
+        prompts: the file with the new prompts.
+        name: the name of the new recipe.
     """
     head = (run / "head") if recipe.target.head is None else resolve_head(recipe.target.head)
     sizes = read_head(head, None, read_num_layers(recipe.target.model)).config
@@ -78,7 +87,7 @@ def build_recipe(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
 
 
 def _keep_endpoint(recipe: Recipe) -> DeployConfig:
-    """Returns the deploy keys under which the new head replaces the old one: the name of the first recipe stays."""
+    """Returns the deploy section with the old recipe's endpoint name, so that the new head replaces the old one."""
     name = recipe.deploy.name or recipe.name
     return replace(recipe.deploy, name=name) if NAME.fullmatch(name) else recipe.deploy
 
