@@ -17,12 +17,20 @@ class RequestSource(Protocol):
     """A source of requests for a loop."""
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        """Adds the requests that have arrived. Returns False if no further one will arrive. may_wait: wait for one."""
+        """Adds the requests that have arrived to the engine.
+
+        Args:
+            engine: the engine.
+            may_wait: True to wait for a request if none has arrived.
+
+        Returns:
+            False if no further request will arrive.
+        """
         ...
 
 
 class RequestList:
-    """A source of known requests; it adds each when the engine has capacity for it."""
+    """A source that adds the requests of a list, each as soon as the engine can run it."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self._requests = iter(requests)

@@ -1,4 +1,4 @@
-"""Runs forwards on the device: prefill, and rounds of draft -> verify -> extend. It sees request slots, no requests.
+"""Runs forwards on the device: prefill, and rounds of draft -> verify -> extend. It knows request slots, not requests.
 
 B requests, T rows, M tree nodes, S path slots, D hidden, L = 3D captured features, W target vocabulary, E slots of the
 own block.
@@ -8,7 +8,7 @@ own block.
                                    verify: target forward -> accept -> compact -> publish       tokens, lengths
                                    extend: the drafter reads the accepted tokens                head state
 
-No step reads a number back: shapes follow from what the host knows, and lengths stay on the device.
+The host never waits for a value of the device within a round: tensor shapes depend only on values that the host knows.
 """
 
 import time
@@ -62,10 +62,15 @@ class PrefillChunk:
 class RoundBatch:
     """The requests of one round.
 
-    shape: of the trees; None for plain decoding. nodes: rows that the target verifies, roots included. drafts: which
-    requests draft; the others have a root alone. draft_lags: committed tokens that the drafter has not read, of each
-    request that drafts. num_logprobs: alternatives to report for each token; None for no log-probabilities.
-    wants_trees: copy the trees to the host. drafter: index of the drafter.
+    Attributes:
+        req_slots: The request slots.
+        shape: The shape of the trees; None for plain decoding.
+        nodes: The number of nodes of all trees that the target verifies, roots included.
+        drafts: For each request, True if it drafts. The tree of a request that does not draft is its root.
+        draft_lags: For each request that drafts, the number of committed tokens that the drafter has not read.
+        num_logprobs: The number of alternatives to report for each token; None for no log-probabilities.
+        wants_trees: True to copy the trees to the host.
+        drafter: The index of the drafter.
     """
 
     req_slots: tuple[int, ...]
@@ -90,7 +95,11 @@ class VerifiedTrees:
 
 @dataclass
 class PhaseTimes:
-    """Seconds of the phases of a round: the device's on a CPU, those of queueing on CUDA, 0 for a replayed graph."""
+    """The seconds of the phases of a round, measured on the host.
+
+    On a CPU they are the times of the computation. On CUDA they are the times to queue the kernels, and 0 for a round
+    that runs as a CUDA graph.
+    """
 
     draft_s: float = 0.0
     verify_s: float = 0.0
@@ -99,11 +108,16 @@ class PhaseTimes:
 
 @dataclass(frozen=True, eq=False)
 class RoundOutput:
-    """The results of a round for the host, to be read after the round's event.
+    """The results of a round. Requirement: read the tensors only after the round's event.
 
-    read_BC: int64, one copy for everything: tokens of the S path slots | accepted length | 1 if the target refused a
-    continuation that the tree offered | `trace_BC`, in rounds that drafted trees. num_slots: S. logprobs: of [B * S]
-    path slots. broken_req_slots: requests whose output cannot follow its grammar any more.
+    Attributes:
+        read_BC: int64 on the host. Its columns: the tokens of the S path slots; the number of accepted tokens; 1 if the
+            target rejected all children of the last accepted node, else 0; in rounds that drafted trees, `trace_BC`.
+        num_slots: S.
+        times: The seconds of the phases.
+        logprobs: The log-probabilities of the B * S path slots; None if no request wants them.
+        broken_req_slots: The request slots whose output exceeds the limits of its grammar.
+        trees: The verified trees; None unless `RoundBatch.wants_trees` is True.
     """
 
     read_BC: Tensor
@@ -116,7 +130,7 @@ class RoundOutput:
 
 @dataclass(frozen=True, eq=False)
 class PrefillOutput:
-    """The next token of each chunk with `samples_token`, in order."""
+    """The next token of each chunk with `samples_token`, in order, and its log-probabilities if requested."""
 
     tokens: Tensor
     logprobs: Logprobs | None = None
@@ -147,13 +161,13 @@ class ModelRunner:
         return any(drafter.needs_features for drafter in self.drafters)
 
     def write_table(self, writes: Sequence[TableWrite]) -> None:
-        """Writes KV slots into req_to_token. Earlier work has read what it needs of the table by then."""
+        """Writes KV slots into req_to_token, for the work that follows."""
         for write in writes:
             slots = torch.from_numpy(write.slots).to(self.pool.req_to_token_RC.device, non_blocking=True)
             self.pool.req_to_token_RC[write.req_slot, write.column : write.column + len(write.slots)] = slots
 
     def prefill(self, chunks: Sequence[PrefillChunk], num_logprobs: int | None = None) -> PrefillOutput:
-        """Reads the chunks in one forward, and samples the next token where a chunk asks for it."""
+        """Runs one forward over the chunks, and samples the next token of each chunk with `samples_token`."""
         device = self.pool.kv.device
         for chunk in chunks:
             if chunk.is_first:
@@ -203,13 +217,13 @@ class ModelRunner:
         return RoundOutput(to_host(read_BC[: len(batch.req_slots)]), num_slots, PhaseTimes())
 
     def is_warm(self, batch: RoundBatch) -> bool:
-        """Returns True if a round like this takes as long as all later ones will."""
+        """Returns True if a round like this needs no warm-up, such as the capture of a CUDA graph."""
         if self.graphs is None or not self._is_uniform(batch):
             return True
         return self.graphs.is_warm((batch.shape, batch.drafter), self._padded(batch.req_slots))
 
     def _is_uniform(self, batch: RoundBatch) -> bool:
-        """Returns True if a CUDA graph can hold the round: all requests draft alike and need nothing from the host."""
+        """Returns True if the round can run as a CUDA graph: all requests draft, or none, and none needs the host."""
         reports_more = batch.num_logprobs is not None or batch.wants_trees
         return not reports_more and all(batch.drafts) and not self.sampler.needs_host(batch.req_slots)
 
@@ -251,7 +265,7 @@ class ModelRunner:
         return RoundOutput(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, logprobs, broken, trees)
 
     def _trace_BC(self, batch: RoundBatch, rows: SamplerBatch, tree: Tree, accepted: AcceptedPath) -> Tensor:
-        """Returns the acceptance traces. Padding drafts a tree like all others; its nodes are left out here."""
+        """Returns the acceptance traces. The draft trees of padding rows are left out."""
         if self.graphs is None or not all(batch.drafts):
             return trace_BC(tree, accepted, sum(batch.drafts))
         real_B = rows.req_slots_B < len(self.pool.req_to_token_RC) - 1
@@ -280,7 +294,10 @@ class ModelRunner:
         accepted: AcceptedPath,
         tokens: AcceptedTokens,
     ) -> None:
-        """Runs the drafter over the accepted tokens of the requests that drafted. Others are read before they draft."""
+        """Runs the drafter over the accepted tokens of the requests that drafted.
+
+        The drafter reads the tokens of the other requests later, before they draft.
+        """
         drafter, accepted_B = self.drafters[batch.drafter], accepted.lengths_B
         if all(batch.drafts):
             drafter.extend(req_slots_B, lengths_B, accepted_B, tokens)
@@ -291,7 +308,7 @@ class ModelRunner:
     def _verify(
         self, tree: Tree, rows_T: Tensor | None, req_slots_B: Tensor, lengths_B: Tensor
     ) -> tuple[Tensor, TargetOutput]:
-        """Runs the target over the chosen nodes. Returns own_BE, the KV slots of all nodes, and the target's output."""
+        """Runs the target over the nodes to verify. Returns the KV slots of all nodes, and the target's output."""
         count, num_nodes = tree.tokens_BM.shape
         nodes_M = torch.arange(num_nodes, device=req_slots_B.device)
         own_BE = self.pool.req_to_token_RC[req_slots_B[:, None], lengths_B[:, None] + nodes_M]
@@ -329,7 +346,11 @@ class ModelRunner:
         return self.target.forward(ids_T[None], positions_T[None], attend, want_aux=self.needs_features)
 
     def _compact(self, accepted: AcceptedPath, own_BE: Tensor, moves: bool) -> Tensor:
-        """Moves accepted rows to the front of the own block. Returns slots_BS: each path slot's KV slot (0: none)."""
+        """Moves the keys and values of accepted nodes to the front of the own block.
+
+        Returns:
+            slots_BS: the KV slot of each path slot; 0 for an unused path slot.
+        """
         num_slots = accepted.tokens_BS.shape[1]
         slots_BS = own_BE[:, :num_slots].masked_fill(~accepted.is_accepted_BS(), 0).long()
         if moves:
@@ -360,7 +381,13 @@ def _trees_on_host(tree: Tree, accepted: AcceptedPath) -> VerifiedTrees:
 
 
 def _forward_rows(nodes_BS: Tensor, rows_T: Tensor | None, shape: tuple[int, ...]) -> Tensor:
-    """Returns the rows of the forward in which these nodes stood. shape: requests and nodes of the tree."""
+    """Returns the row of the forward of each of these nodes.
+
+    Args:
+        nodes_BS: indices of nodes in the tree of their request.
+        rows_T: the nodes that the forward verified, as indices into all nodes; None if it verified all.
+        shape: the numbers of requests and of nodes per tree.
+    """
     count, num_nodes = shape
     flat_BS = nodes_BS + torch.arange(0, count * num_nodes, num_nodes, device=nodes_BS.device)[:, None]
     if rows_T is None:

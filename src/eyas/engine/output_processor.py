@@ -30,14 +30,14 @@ class OutputProcessor:
         self._counters = counters
 
     def process_prefill(self, work: PrefillWork, out: PrefillOutput) -> list[NewTokens]:
-        """Appends the first token of each member."""
+        """Appends the first output token of each request whose prefill is complete."""
         runs = [[token] for token in out.tokens.tolist()]
         return self._append_runs(work.members, runs, out.logprobs, is_first=True)
 
     def process_round(
         self, work: RoundWork, out: RoundOutput, seconds: float
     ) -> tuple[list[NewTokens], RoundReport | None]:
-        """Appends the accepted tokens of each member.
+        """Appends the accepted tokens of a round to the outputs of its requests.
 
         Args:
             seconds: what the round took on the device.
@@ -151,7 +151,7 @@ class OutputProcessor:
 
 
 def _add_logprobs(output: RequestOutput, logprobs: Logprobs, begin: int, count: int) -> None:
-    """Appends the log-probabilities of the newest `count` tokens, which stand in rows begin.. ."""
+    """Appends the log-probabilities of the newest `count` tokens. begin: the row of the first of them in `logprobs`."""
     num_top = output.request.logprobs
     if num_top is None:
         return

@@ -15,10 +15,12 @@ Speculation = Literal["auto", "off", "max"]
 
 @dataclass(frozen=True)
 class StopCriteria:
-    """The conditions that end an output besides the target's own end-of-turn ids.
+    """The conditions that end an output, besides the target's end-of-turn ids.
 
-    strings: the text is cut before the first of them, also if it ends inside an accepted run. ids: they end the output
-    like end-of-turn ids. ignore_eos: the target's own ids do not end it; for measurements with a fixed length.
+    Attributes:
+        strings: Stop strings. The text is cut before the first of them.
+        ids: Token ids that end the output like end-of-turn ids.
+        ignore_eos: True if the target's end-of-turn ids do not end the output; for measurements with a fixed length.
     """
 
     strings: tuple[str, ...] = ()
@@ -28,11 +30,22 @@ class StopCriteria:
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt as token ids of the target's chat template, and how to answer it.
+    """One prompt and the parameters of its output.
 
-    grammar: structured output. logprobs: alternatives to report for each token (0: the token's own; None: nothing).
-    wants_text: fill `RequestOutput.text` as tokens come. wants_rounds: keep `RequestOutput.draft_tree` up to date; its
-    batch then runs without CUDA graphs, and trees are copied to the host.
+    Attributes:
+        id: The id; no two open requests may have the same.
+        prompt_ids: The token ids of the prompt.
+        max_tokens: The maximum number of output tokens.
+        sampling: Temperature, penalties and other sampling parameters.
+        seed: The seed of the sampling.
+        stop: The conditions that end the output.
+        speculation: "auto" (the policy chooses), "off" (plain decoding) or "max" (always the largest tree).
+        grammar: The grammar that the output must fit; None for any output.
+        logprobs: The number of alternatives to report for each token, besides the token itself; None for no
+            log-probabilities.
+        wants_text: True to fill `RequestOutput.text` while tokens are generated.
+        wants_rounds: True to update `RequestOutput.draft_tree` in each round. The whole batch then runs slower, without
+            CUDA graphs.
     """
 
     id: str
@@ -72,15 +85,24 @@ class TokenLogprob:
 
 @dataclass
 class RequestOutput:
-    """The tokens of a request as they come; complete when `finish_reason` is set. The engine writes it.
+    """The output of a request. The engine appends to it; it is complete when `finish_reason` is set.
 
-    By token: is_draft[i], whether token i was an accepted draft token (False: the target's own token); token_times_s,
-    seconds after the request was added (tokens of one round share its end); text_ends, how much of `text` was there.
-    By round: accepted and offered (see `RequestRounds`); proposed, the draft tokens that were verified;
-    traces, of rounds that drafted.
-    text: with `wants_text`; it holds back what a stop string may still cut. draft_tree: of the newest round, with
-    `wants_rounds`; None if that round drafted nothing. num_cached_tokens: prompt tokens found in the prefix cache.
-    drafter: index of the engine's drafter that serves the request.
+    Attributes:
+        request: The request.
+        token_ids: The output tokens.
+        is_draft: For each token, True if it was an accepted draft token, False if the target sampled it.
+        token_times_s: For each token, the seconds from `Engine.add` to the end of its round.
+        accepted: For each round, the number of tokens that it added; see `RequestRounds`.
+        offered: For each round, the number of tree levels that the target checked; see `RequestRounds`.
+        proposed: For each round, the average number of draft tokens per request; 0 if the request did not draft.
+        traces: For each round, the acceptance trace; None if the request did not draft.
+        logprobs: For each token, its log-probabilities, if the request wants them.
+        text: The text, if the request wants it. Text that may become a stop string is not included yet.
+        text_ends: For each token, the length of `text` after it, if the request wants text.
+        draft_tree: The tree of the newest round, with `wants_rounds`; None if that round did not draft.
+        num_cached_tokens: The prompt tokens that were found in the prefix cache.
+        finish_reason: "stop", "length", "cancelled" or "error"; None while the request runs.
+        drafter: The index of the engine's drafter for this request.
     """
 
     request: Request
@@ -106,7 +128,7 @@ class RequestOutput:
 
     @property
     def ttft_s(self) -> float:
-        """Time to the first token."""
+        """The seconds from `Engine.add` to the first token."""
         return self.token_times_s[0]
 
     @property
@@ -118,10 +140,10 @@ class RequestOutput:
 
 
 def max_new_tokens(request: Request, max_context: int, vocab_size: int) -> int:
-    """Returns the maximum number of tokens for the request.
+    """Returns the maximum number of output tokens: `max_tokens`, or less if the context is shorter.
 
     Raises:
-        InputError: the request can never run.
+        InputError: the prompt is empty or too long, or a parameter is out of range.
     """
     num_prompt = len(request.prompt_ids)
     if not num_prompt:

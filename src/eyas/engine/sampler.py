@@ -24,9 +24,12 @@ from eyas.tree.verify import AcceptedPath
 
 @dataclass(frozen=True, eq=False)
 class SamplerBatch:
-    """The requests of one forward: their request slots on the device and their sampling settings.
+    """The requests of one forward with their sampling settings.
 
-    grammar_req_slots: all request slots for the host if one of them has a grammar; else empty.
+    Attributes:
+        req_slots_B: The request slots, on the device.
+        settings: The sampling settings of each request.
+        grammar_req_slots: The request slots, on the host, if at least one request has a grammar; else empty.
     """
 
     req_slots_B: Tensor
@@ -63,7 +66,8 @@ class Sampler:
         """Returns the batch of these request slots; built again only when the batch changes.
 
         Args:
-            size: of a larger batch; its other rows are greedy padding with the last request slot.
+            req_slots: the request slots.
+            size: the padded batch size; None for no padding. Padding rows use the last request slot.
         """
         key = req_slots, len(req_slots) if size is None else size
         if self._cached_batch is None or self._cached_batch[0] != key:
@@ -82,7 +86,13 @@ class Sampler:
         return not self._grammars.keys().isdisjoint(req_slots)
 
     def next_B(self, logits_BW: Tensor, batch: SamplerBatch, positions_B: Tensor) -> Tensor:
-        """Returns the next token of each request, at these positions."""
+        """Returns the next token of each request after a prefill.
+
+        Args:
+            logits_BW: the logits of each request's last token.
+            batch: the requests.
+            positions_B: the text positions of the next tokens.
+        """
         settings = batch.settings
         if settings.adjusts:
             logits_BW = self.penalties.apply(logits_BW, batch.req_slots_B, None)

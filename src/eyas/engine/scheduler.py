@@ -56,9 +56,10 @@ class RoundWork:
 
 
 class Scheduler:
-    """The queues of waiting and running requests.
+    """The queues of waiting and running requests. It decides what the device does next.
 
-    policies: one for each drafter. The owner of the engine may replace them.
+    Attributes:
+        policies: The policy of each drafter, which chooses the arm of its rounds. The engine's owner may replace them.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class Scheduler:
         return RoundWork(members, batch, decision, contexts, kind)
 
     def _next_kind(self, requests: Sequence[RunningRequest]) -> tuple[RoundKind, list[RunningRequest]]:
-        """Returns the next kind of round in turn among those that requests wait for, and these requests.
+        """Chooses one kind of round in turn, among those that requests need, and returns it with its requests.
 
         first drafter | second drafter | first, largest tree | second, largest tree | first ...
         """
