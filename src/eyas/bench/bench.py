@@ -37,7 +37,13 @@ STAGE = "bench"
 
 @dataclass(frozen=True)
 class BenchInputs:
-    """The directories that the stage reads. The features name the held-out prompts."""
+    """The directories that `eyas bench` reads.
+
+    Attributes:
+        head: The head directory.
+        evaluation: The directory of `eyas eval`.
+        features: The features directory. Its held-out rows give the default prompts.
+    """
 
     head: Path
     evaluation: Path
@@ -45,7 +51,7 @@ class BenchInputs:
 
 
 def build_origin(config: BenchConfig, inputs: BenchInputs, head_digest: str, target: Target) -> StageInputs:
-    """Returns the inputs that decide what is measured.
+    """Returns the settings and input digests that decide what is measured.
 
     Raises:
         InputError: The evaluation is unfinished or of another head.
@@ -70,17 +76,17 @@ def build_origin(config: BenchConfig, inputs: BenchInputs, head_digest: str, tar
 def run(
     config: BenchConfig, inputs: BenchInputs, target: Target, story: Mapping[str, Any], out_dir: Path, progress: bool
 ) -> Provenance:
-    """Writes results.json and report.html, unless both are finished.
+    """Writes results.json and report.html. Does nothing if both files of this measurement exist.
 
-    Two equal runs have the same inputs, but not the same bytes: the files contain times.
+    Two equal runs write different bytes, because the files contain times.
 
     Args:
-        config: the keys `bench.*`.
-        inputs: the directories of earlier stages.
-        target: the loaded target.
-        story: what the report says about earlier stages.
-        out_dir: directory of both files.
-        progress: show progress bars.
+        config: The keys `bench.*`.
+        inputs: The directories of earlier stages.
+        target: The loaded target.
+        story: Figures of earlier stages for the report, such as the number of prompts; the key `story` of results.json.
+        out_dir: The directory of results.json and report.html.
+        progress: Shows progress bars.
 
     Raises:
         InputError: An input is missing or does not fit.
@@ -117,7 +123,7 @@ def run(
 def check_lossless(
     config: BenchConfig, head_dir: Path, prompts: Mapping[str, Sequence[Prompt]], target: Target, progress: bool
 ) -> dict[str, Any] | None:
-    """Returns `lossless` of results.json, in float32 whatever the measured dtype; None if it is switched off."""
+    """Runs the lossless check in float32. Returns `lossless` of results.json; None if `lossless_prompts` is 0."""
     if config.lossless_prompts == 0:
         return None
     if target.model.dtype != torch.float32:
@@ -142,7 +148,10 @@ def _shipped_references(target: Target) -> References | None:
 
 
 def _prompts_digest(config: BenchConfig) -> dict[str, str]:
-    """Returns the digest of a file of prompts. Raises InputError if the file is missing."""
+    """Returns the digest of the prompts file under `prompts_digest`; {} if `bench.prompts` is not a file.
+
+    Raises InputError if the file is missing.
+    """
     source = config.prompts
     if source in (None, BUILTIN, SYNTHETIC) or source.startswith(HUB):
         return {}
@@ -150,7 +159,7 @@ def _prompts_digest(config: BenchConfig) -> dict[str, str]:
 
 
 def _public_config(config: BenchConfig) -> dict[str, Any]:
-    """Returns the configuration without directories of this machine."""
+    """Returns the configuration as JSON, without directories of this machine."""
     public: dict[str, Any] = {"prompts": redact_location(config.prompts or "held out from training")}
     if config.draft_model is not None:
         public["draft_model"] = redact_location(config.draft_model)

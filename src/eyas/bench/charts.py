@@ -1,8 +1,9 @@
 """Draws charts as inline SVG; report_charts.py decides what they show.
 
-Every drawing is WIDTH units wide, about a phone's column, and grows downwards: text keeps nearly the same size on every
-screen. Series differ by fill pattern or by dash and marker, and show their values, so black and white suffices. Colors
-are CSS variables of report.css. Pattern ids start with the chart's id, because all charts are in one page.
+Every drawing is WIDTH units wide, about the width of a phone, so text has nearly the same size on every screen. Bars
+differ by fill pattern, lines differ by dash and marker, and values are written beside them. So the charts are readable
+in black and white. Colors are CSS variables of report.css. Ids of fill patterns start with the id of their chart,
+because all charts are in one page.
 
     arithmetic            2.31×     <- label, note
     ▨▨▨▨▨▨▨▨▨▨▨▨▨▨▨▨ 9.81 ms        <- a bar for each series, followed by its value
@@ -36,7 +37,7 @@ CIRCLE = Markup('<circle class="solid" cx="{:.1f}" cy="{:.1f}" r="4"/>')
 
 @dataclass(frozen=True)
 class Drawing:
-    """SVG elements on WIDTH x height units."""
+    """SVG elements on an area of WIDTH x `height` units."""
 
     height: float
     elements: Markup
@@ -44,7 +45,14 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of value >= 0 with its text and its 95% interval."""
+    """A horizontal bar.
+
+    Attributes:
+        fill: The fill pattern.
+        value: The length of the bar, at least 0.
+        text: The text to the right of the bar.
+        interval: The 95% interval, drawn as a line on the bar; None draws no line.
+    """
 
     fill: Fill
     value: float
@@ -54,7 +62,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class BarGroup:
-    """Bars below a label. note: a text at the right edge."""
+    """Bars below a label. note: a text to the right of the label, such as a speed-up."""
 
     label: str
     note: str
@@ -63,7 +71,7 @@ class BarGroup:
 
 @dataclass(frozen=True)
 class Line:
-    """A line through (x, y) points. label: written at its end."""
+    """A line through (x, y) points. label: the text at the right end of the line."""
 
     fill: Literal["solid", "open"]
     label: str
@@ -76,7 +84,14 @@ def draw_bars(
     legend: Sequence[tuple[Fill, str]] = (),
     mark: tuple[float, str] | None = None,
 ) -> Drawing:
-    """Draws groups of horizontal bars from zero. mark: a value with a dashed line through all groups, and its name."""
+    """Draws groups of horizontal bars that start at zero.
+
+    Args:
+        ident: The HTML id of the chart.
+        groups: The groups, from top to bottom.
+        legend: The fill patterns with their names; empty draws no legend.
+        mark: A value, drawn as a dashed vertical line through all groups, and the text below this line. None: no line.
+    """
     bars = [bar for group in groups for bar in group.bars]
     scale = (WIDTH - VALUE_WIDTH) / max([1e-9, *(max([bar.value, *(bar.interval or ())]) for bar in bars)])
     parts, x, y = [], 0.0, 26.0 if legend else 0.0
@@ -110,7 +125,14 @@ def draw_bars(
 def draw_lines(
     lines: Sequence[Line], ticks: Sequence[tuple[float, str]], x_name: str, label_width: float = 94
 ) -> Drawing:
-    """Draws lines over a common x axis with zero on the y axis. ticks: places on the x axis, with their names."""
+    """Draws lines over one x axis. The y axis includes zero.
+
+    Args:
+        lines: The lines.
+        ticks: x values with the texts below them. Requirement: the first and the last are the ends of the axis.
+        x_name: The title of the x axis.
+        label_width: The space for the labels of the lines, in units.
+    """
     left, right, top, bottom = 42, WIDTH - label_width, 14, 170
     values = [0.0, *(y for line in lines for _, y in line.points)]
     # A loss may be a probability with a negative sign.
@@ -144,7 +166,13 @@ def draw_lines(
 
 
 def draw_panels(panels: Sequence[tuple[str, Sequence[float | None]]], columns: Sequence[str], x_name: str) -> Drawing:
-    """Draws one small line chart per row, of shares in 0..1 on the same scale; None leaves a gap."""
+    """Draws one small line chart for each panel, all with the y axis from 0 to 1.
+
+    Args:
+        panels: The label and the values of each panel. A value of None has no point.
+        columns: The texts below the values, one for each.
+        x_name: The title of the x axis.
+    """
     left, height, step_y = 16, 40, 84
     step_x = (WIDTH - 2 * left) / max(len(columns) - 1, 1)
     every = 1 if len(columns) <= MAX_PANEL_VALUES else 2
@@ -166,7 +194,7 @@ def draw_panels(panels: Sequence[tuple[str, Sequence[float | None]]], columns: S
 
 
 def _rect(ident: str, fill: Fill, x: float, y: float, width: float, height: float) -> Markup:
-    """Draws a box half a unit smaller on every side, so that its stroke ends where the value does."""
+    """Draws a box half a unit smaller on every side, so that the outer edge of its stroke is at the exact size."""
     paint = f"url(#{ident}-{fill})" if fill in ("hatch", "dots") else "none"
     return RECT.format(fill, x + 0.5, y + 0.5, max(width - 1, 0.5), height - 1, paint)
 
@@ -185,7 +213,7 @@ def _clip(text: str, length: int) -> str:
 
 
 def _ticks(highest: float) -> list[float]:
-    """Returns three to six round values from 0 to at least `highest`; only 0 if it is not above 0."""
+    """Returns three to six round values from 0 to at least `highest`; [0.0] if `highest` is 0 or negative."""
     if highest <= 0:
         return [0.0]
     power = 10.0 ** math.floor(math.log10(max(highest, 1e-9)))

@@ -20,7 +20,7 @@ POSITIVE_LOAD = ("rates", "ramp", "block_s")
 
 @dataclass(frozen=True)
 class Slo:
-    """The limits that a request must meet to count for goodput, in milliseconds. It must meet all of them.
+    """The service level objective (SLO): a request counts for goodput if it meets all of these limits.
 
     Attributes:
         ttft_ms: The maximum time to first token in milliseconds; by default there is no limit.
@@ -47,9 +47,10 @@ class LoadConfig:
         concurrency: The numbers of streams of the closed loop, one point for each number; an empty list measures no
             closed loop.
         requests_per_stream: The number of requests of each stream in a block of the closed loop.
-        rates: The request rates per second of the open loop (Poisson), one point each.
-        ramp: The first and the last rate of an open loop whose rate grows over a block; by default it is not measured.
-        block_s: The number of seconds in which an open loop sends the requests of a block.
+        rates: The request rates to measure, in requests per second. Requests are sent at random times (Poisson), also
+            if earlier requests still run (open loop). Empty measures none.
+        ramp: The first and the last rate of a measurement in which the request rate grows; by default there is none.
+        block_s: The number of seconds in which the requests of one block of `rates` or `ramp` are sent.
         seed: The seed of the bootstrap, of the arrivals, of synthetic prompts and of the requests to a server.
     """
 
@@ -68,7 +69,7 @@ class LoadConfig:
 
 @dataclass(frozen=True)
 class BenchConfig(LoadConfig):
-    """The recipe keys `bench.*`. The dtype is not among them: the target is measured as it was loaded.
+    """The recipe keys `bench.*`. The target is measured in the dtype of `target.dtype`.
 
     Attributes:
         prompts: The prompts: a file of any form that `prompts.source` accepts, "builtin:eval" (eyas's evaluation set)
@@ -161,7 +162,7 @@ class TuneConfig:
     """The recipe keys `tune.*`: which trees `eyas tune` compares, and at which concurrency.
 
     Attributes:
-        streams: The numbers of requests at once, one result each.
+        streams: The numbers of concurrent requests; `eyas tune` chooses the best tree for each.
         depth: The depth of the deepest tree and of the longest chain.
         top_k: The values of top_k that are compared; 1 compares chains, which have depth + 1 nodes whatever
             `tune.nodes` is.
@@ -206,12 +207,12 @@ class TuneConfig:
 
     @property
     def sampling(self) -> SamplingParams | None:
-        """The sampling of new answers; None keeps the stored ones."""
+        """The sampling of new answers; None: the stored answers are used."""
         return None if self.temperature is None else SamplingParams(self.temperature)
 
     @property
     def shapes_by_top_k(self) -> dict[int, list[TreeShape]]:
-        """The trees to compare: each has more nodes than a chain of its depth, and no more than can exist."""
+        """top_k -> trees to compare. Omits trees with too few nodes to branch, or more nodes than candidates."""
         shapes: dict[int, list[TreeShape]] = {}
         if 1 in self.top_k:
             shapes[1] = [chain_shape(depth) for depth in range(1, self.depth + 1)]
@@ -223,7 +224,17 @@ class TuneConfig:
 
 
 def _require_ranges(table: str, config: Any, minimum: Mapping[str, float], positive: Sequence[str]) -> None:
-    """Raises UsageError for a value below its minimum, or for one of `positive` that is not above 0. None passes."""
+    """Checks the values of a configuration. None is always valid.
+
+    Args:
+        table: The name of the table, for the error message.
+        config: The configuration.
+        minimum: Key -> smallest valid value.
+        positive: The keys whose value must be above 0.
+
+    Raises:
+        UsageError: A value is too small.
+    """
     for key in (*minimum, *positive):
         value = getattr(config, key)
         for one in value if isinstance(value, tuple) else (value,):

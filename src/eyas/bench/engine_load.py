@@ -1,6 +1,7 @@
-"""Measurements under load on an engine in this process: baseline, speculation as `eyas serve` runs it, and fixed arms.
+"""Measures an engine in this process under load. `eyas bench RECIPE` calls it.
 
-The metrics are those of an HTTP client without overhead.
+Arms: the baseline without speculation, speculation as in `eyas serve`, and the arms of `bench.arms`. The metrics are
+the same as for a server over HTTP, but without the time of HTTP.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from eyas.speculation.arms import Arm, default_arms
 from eyas.speculation.batch_load import FixedArm
 from eyas.tree.shape import chain_shape
 
-DEFAULT_SLOTS = 8  # of an open loop without any closed one
+DEFAULT_SLOTS = 8  # slots for `bench.rates` and `bench.ramp` if `bench.concurrency` is empty
 
 
 def measure_load(
@@ -35,13 +36,13 @@ def measure_load(
     config: BenchConfig,
     progress: bool = True,
 ) -> LoadResults:
-    """Measures every point of the configuration in all arms.
+    """Measures every load of the configuration in all arms.
 
-    The speculative arm runs as in a server: the budget chooses a tree, a chain or no drafting in every round. A block
-    runs in all arms back to back, in rotated order.
+    In the speculative arm, the budget chooses a tree, a chain or no drafting in every round, as in `eyas serve`. Each
+    block of requests runs in all arms, one arm after the other, in rotated order.
 
     Raises:
-        StageError: No answer of the baseline has two tokens.
+        StageError: Every answer of the baseline has only one token, so there is no TPOT.
         InputError: The small model of an arm cannot be loaded.
     """
     pool = interleave_tasks(prompts)
@@ -75,7 +76,7 @@ def measure_load(
 def _run_blocks(
     engines: Mapping[str, Engine], blocks: Sequence[LoadBlock[Prompt]], max_tokens: int, bar: Progress
 ) -> dict[str, list[BlockResult]]:
-    """Warms every engine up and returns the results by arm and block."""
+    """Runs warm-up requests on every engine, then all blocks. Returns arm -> results of the blocks."""
     for engine in engines.values():
         run_closed_loop(engine, blocks[0].prompts[: engine.max_running], min(WARM_UP_TOKENS, max_tokens))
 
@@ -94,7 +95,7 @@ def _run_blocks(
 
 
 def require_tpot(blocks: Sequence[BlockResult]) -> None:
-    """Raises StageError if no answer has two tokens."""
+    """Raises StageError if no answer has two tokens or more, because TPOT needs two."""
     if all(sample.tpot_s is None for block in blocks for sample in block.samples):
         raise StageError("Every answer has one token, so there is no time per output token", "Use other bench.prompts")
 
@@ -115,7 +116,7 @@ def headless_drafters(config: BenchConfig, target: Target) -> dict[str, PromptLo
 
 
 def build_auto_engine(target: Target, draft: Eagle3Spec, slots: int, context: int) -> Engine:
-    """Returns an engine whose budget chooses the arm of each round; it measures the cost of rounds now."""
+    """Returns an engine whose budget chooses the arm of each round. Measures the costs of rounds before it returns."""
     arms = default_arms()
     engine = Engine(target, [replace(draft, arms=arms)], slots, context)
     engine.policies[0] = build_budget(engine, arms, None)
@@ -123,7 +124,7 @@ def build_auto_engine(target: Target, draft: Eagle3Spec, slots: int, context: in
 
 
 def build_fixed_arm_engine(target: Target, draft: Eagle3Spec, arm: Arm, slots: int, context: int) -> Engine:
-    """Returns an engine that runs the same arm in every round. The arm `off` loads no head."""
+    """Returns an engine that runs the same arm in every round. With the arm `off` it has no head."""
     if arm.shape is None:
         return Engine(target, (), slots, context)
     engine = Engine(target, [replace(draft, shape=arm.shape)], slots, context)

@@ -1,4 +1,7 @@
-"""The closed and the open request loop for an engine in this process. `client/load_generator.py` has them for HTTP."""
+"""Sends requests to an engine in this process, in a closed or an open loop, and measures the answers.
+
+`client/load_generator.py` does the same over HTTP.
+"""
 
 import time
 from collections import Counter
@@ -14,9 +17,11 @@ from eyas.engine.request import Request, RequestOutput
 
 @dataclass(frozen=True)
 class EngineBlock:
-    """The answers of a block, and the block as an HTTP client would have measured it. Both in the order of requests.
+    """The answers of a block of requests and their measured times.
 
-    Times in the result are seconds after the block started. Those in an answer count from its admission.
+    Attributes:
+        answers: The answers in the order of the requests. Their times are seconds after the admission of the request.
+        result: The samples in the order of the requests. Their times are seconds after the start of the block.
     """
 
     answers: tuple[RequestOutput, ...]
@@ -24,11 +29,11 @@ class EngineBlock:
 
 
 def run_closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) -> EngineBlock:
-    """Runs as many streams as the engine has slots.
+    """Runs one stream for each slot of the engine. A stream sends its next request when its answer finishes.
 
-    A stream sends its next request when its answer finishes. The wait until the engine admits the request counts:
+    TTFT starts when the request is sent. So it includes the wait for admission:
 
-        stream   ...answer | sent ..waits.. added, prefill -> first token
+        previous answer ends = request sent -> wait -> engine admits the request -> prefill -> first token
     """
     return _run_block(engine, prompts, [0.0] * engine.max_running, max_tokens)
 
@@ -36,15 +41,18 @@ def run_closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) 
 def run_open_loop(
     engine: Engine, prompts: Sequence[Prompt], arrivals_s: Sequence[float], max_tokens: int
 ) -> EngineBlock:
-    """Sends prompt i at arrivals_s[i]. A request that finds no free slot waits, and the wait counts."""
+    """Sends prompt i at arrivals_s[i]. A request waits if no slot is free, and TTFT includes the wait."""
     return _run_block(engine, prompts, arrivals_s, max_tokens)
 
 
 class _TimedSource:
     """A source (`engine.loops.RequestSource`) of requests that are sent at given times.
 
-    sent_s[i]: when request i is sent. A closed loop appends the finish of each answer, when its stream is free again.
-    added_s[i]: when the engine admitted request i.
+    Attributes:
+        sent_s: The time at which request i is sent. `_run_block` appends the time at which an answer finishes, because
+            the stream then sends its next request.
+        added_s: The time at which the engine admitted request i.
+        start_s: The start of the block; the other times are seconds after it.
     """
 
     def __init__(self, prompts: Sequence[Prompt], sent_s: Sequence[float], max_tokens: int) -> None:
@@ -88,7 +96,14 @@ def _run_block(engine: Engine, prompts: Sequence[Prompt], sent_s: Sequence[float
 
 
 def to_sample(answer: RequestOutput, sent_s: float, added_s: float, with_spec_decode: bool) -> RequestSample:
-    """Returns the answer as a sample. The tokens of a round arrive together, as one chunk."""
+    """Returns an answer as a sample. All tokens of a round are one chunk.
+
+    Args:
+        answer: The answer.
+        sent_s: The time at which the request was sent.
+        added_s: The time at which the engine admitted the request.
+        with_spec_decode: True to report the accepted draft tokens.
+    """
     chunk_times_s = tuple(added_s + time_s for time_s in dict.fromkeys(answer.token_times_s))
     spec_decode = None
     if with_spec_decode and answer.accepted:

@@ -1,12 +1,15 @@
 """Imports results of other tools into results.json: JSON of AIPerf, guidellm, `vllm bench serve` and SGLang's bench.
 
-                  AIPerf                     guidellm                             vLLM, SGLang
+The keys of each tool for the metrics of eyas:
+
+    metric        AIPerf                     guidellm                             vLLM, SGLang
     TTFT          time_to_first_token        time_to_first_token_ms               *_ttft_ms
     TPOT          inter_token_latency        inter_token_latency_ms               *_tpot_ms
     step          inter_chunk_latency        -                                    *_itl_ms
     end-to-end    request_latency            request_latency (seconds)            *_e2el_ms, *_e2e_latency_ms
 
-guidellm's inter-token latency is our TPOT. Its time per output token includes the TTFT and is not imported.
+guidellm's inter-token latency is the TPOT of eyas. guidellm's time per output token includes the TTFT, so it is not
+imported.
 """
 
 import json
@@ -25,7 +28,7 @@ Metrics = dict[str, Any]
 
 
 def import_results(items: Sequence[str]) -> dict[str, Any]:
-    """Returns results.json of files given as ARM=FILE. Runs with the same number of streams become one point.
+    """Returns results.json from files given as ARM=FILE. Runs with the same number of streams become one entry.
 
     Raises:
         UsageError: An item is not ARM=FILE, or an arm has two results at one number of streams.
@@ -48,7 +51,7 @@ def import_results(items: Sequence[str]) -> dict[str, Any]:
 
 
 def read_benchmark_file(path: Path) -> list[tuple[int, Metrics]]:
-    """Returns (streams, metrics) of each run in a file; 0 streams if the file does not tell.
+    """Returns (streams, metrics) of each run in a file; streams is 0 if the file does not contain the number.
 
     Raises:
         InputError: The file is missing, not JSON, or of an unknown form.
@@ -66,7 +69,7 @@ def read_benchmark_file(path: Path) -> list[tuple[int, Metrics]]:
 
 
 def _parse_json(text: str) -> list[Any]:
-    """Returns the JSON values of a file: a single one, or one per line, as SGLang appends its runs."""
+    """Returns the JSON values of a file: one value, or one value on each line (SGLang appends its runs)."""
     try:
         return [json.loads(text)]
     except ValueError:
@@ -139,7 +142,12 @@ def _parse_vllm(value: Mapping[str, Any]) -> tuple[int, Metrics]:
 
 
 def _read_times(names: Mapping[str, str], read: Callable[[str, str], float | None]) -> Metrics:
-    """Returns the percentiles of each time; a time without a median is None."""
+    """Returns time -> percentiles; None for a time without a median.
+
+    Args:
+        names: The name of a time in eyas -> its name in the file.
+        read: Returns a percentile of a time in the file; None if it is missing.
+    """
     times = {
         ours: {p: value for p in PERCENTILES if (value := read(name, p)) is not None} for ours, name in names.items()
     }
@@ -149,7 +157,7 @@ def _read_times(names: Mapping[str, str], read: Callable[[str, str], float | Non
 def _build_run(
     streams: float | None, metrics: Metrics, completed: float | None, failed: float | None
 ) -> tuple[int, Metrics]:
-    """Returns a run with its known metrics. AIPerf and SGLang leave out the failed requests if there are none."""
+    """Returns (streams, metrics) of a run without unknown metrics. failed: None counts as 0 failed requests."""
     known = {name: value for name, value in metrics.items() if value is not None}
     if completed is not None:
         known |= {"requests": int(completed + (failed or 0)), "failed": int(failed or 0)}

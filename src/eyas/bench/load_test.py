@@ -1,11 +1,12 @@
-"""Load points: which blocks of requests a measurement under load sends, and the entries of results.json they become.
+"""Plans the blocks of requests of a measurement under load, and computes its entries in results.json.
 
-In-process and HTTP measurements share the plan; each brings a function that runs blocks in all its arms.
+Measurements in this process and over HTTP use the same plan. Each passes a function that runs blocks in all its arms.
+Requests a, b, c, ... over time:
 
-    closed, 2 streams   a |--------|c |---|d |-----     a stream sends its next request when its last one ends
-                        b |-----------|e |------
-    open                a  b    c d       e             Poisson: gaps are exponential, requests may pile up
-    ramp                a     b    c   d  e f g         an open loop whose rate grows; each quarter is a point
+    closed loop, 2 streams   a |--------|c |---|d |-----   a stream sends its next request when its answer ends
+                             b |-----------|e |------
+    open loop                a  b    c d       e           Poisson arrivals, also while earlier requests run
+    ramp                     a     b    c   d  e f g       an open loop whose rate grows; each quarter is an entry
 """
 
 import math
@@ -17,21 +18,25 @@ from typing import Any, Generic, Literal, TypeVar
 from eyas.bench.config import LoadConfig, Slo
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult, compare_arms, summarize_arm
 
-RAMP_WINDOWS = 4  # points of a ramp
+RAMP_WINDOWS = 4  # entries of results.json for a ramp
 
 P = TypeVar("P")
 BlocksByArm = Mapping[str, Sequence[BlockResult]]
 Points = list[dict[str, Any]]
 LoadResults = dict[Literal["concurrency", "rates", "ramp"], Points]
-"""Keys of results.json: points of the closed loop, of the open loop, and of an open loop with a growing rate."""
+"""Keys of results.json: entries of the closed loop, of the open loop, and of an open loop with a growing rate."""
 
 
 @dataclass(frozen=True)
 class LoadBlock(Generic[P]):
-    """The requests of a block, which every arm sends alike.
+    """The requests of a block. Every arm sends the same requests.
 
-    first: number of the first request in the run. streams: of a closed loop. arrivals_s: sending times of an open loop,
-    in seconds after the start; None for a closed loop.
+    Attributes:
+        prompts: The prompts of the requests.
+        first: The number of the first request, counted over all blocks of this load.
+        streams: The number of streams of a closed loop.
+        arrivals_s: The sending time of each request of an open loop, in seconds after the start of the block. None for
+            a closed loop.
     """
 
     prompts: Sequence[P]
@@ -41,7 +46,7 @@ class LoadBlock(Generic[P]):
 
 
 class LoadPlan(Generic[P]):
-    """The blocks of every load point of a configuration. Prompts repeat once the pool is used up."""
+    """The blocks of every load of a configuration. If there are more requests than prompts, prompts are used again."""
 
     def __init__(self, pool: Sequence[P], config: LoadConfig) -> None:
         self._pool = pool
@@ -52,25 +57,25 @@ class LoadPlan(Generic[P]):
 
     @property
     def num_points(self) -> int:
-        """Runs of blocks; a ramp is one."""
+        """The number of measured loads; a ramp counts as one."""
         return len(self._closed) + len(self._open) + bool(self._ramp)
 
     @property
     def num_requests(self) -> int:
-        """Requests of one arm."""
+        """The number of requests that one arm gets."""
         runs = [blocks for _, blocks in [*self._closed, *self._open]]
         return sum(len(block.prompts) for blocks in [*runs, self._ramp] for block in blocks)
 
     def take(self, first: int, count: int) -> list[P]:
-        """Returns `count` prompts from number `first` on."""
+        """Returns `count` prompts, starting at index `first`; after the last prompt the first one follows."""
         return [self._pool[(first + index) % len(self._pool)] for index in range(count)]
 
     def measure(self, run: Callable[[Sequence[LoadBlock[P]]], BlocksByArm]) -> LoadResults:
-        """Runs all blocks and returns the points.
+        """Runs all blocks and returns the entries of results.json.
 
         Args:
-            run: runs blocks in all arms. An empty result, or one that lacks the last blocks, means that the server went
-                down.
+            run: Runs the blocks of one load in all arms and returns arm -> results. If a server goes down, it returns
+                fewer results or {}.
         """
         closed = [{"n": n} | self._build_point(found) for n, blocks in self._closed if (found := run(blocks))]
         opened = [{"rate": rate} | self._build_point(found) for rate, blocks in self._open if (found := run(blocks))]
@@ -95,7 +100,7 @@ class LoadPlan(Generic[P]):
         return blocks
 
     def _ramp_points(self, results: BlocksByArm) -> Points:
-        """Returns a point for each window in which a request was due, with the rate in its middle."""
+        """Returns an entry for each window of the ramp that has requests. `rate`: in the middle of the window."""
         arrivals_s = [block.arrivals_s or () for block in self._ramp]
         first, last = self._config.ramp or (0.0, 0.0)
         windows = {
@@ -112,7 +117,7 @@ class LoadPlan(Generic[P]):
 
 
 def build_point(results: BlocksByArm, slo: Slo, seed: int) -> dict[str, Any]:
-    """Returns the figures of one load point for results.json. Block i holds the same requests in every arm."""
+    """Returns the metrics of one load for results.json. Requirement: block i has the same requests in every arm."""
     arms = {name: summarize_arm(blocks, slo, seed) for name, blocks in results.items()}
     if BASELINE not in results:
         return {"arms": arms}
@@ -121,9 +126,10 @@ def build_point(results: BlocksByArm, slo: Slo, seed: int) -> dict[str, Any]:
 
 
 def poisson_arrivals(rate: float, last_rate: float, seconds: float, seed: int) -> list[float]:
-    """Returns the times of a Poisson process whose rate grows from `rate` to `last_rate`; at least one.
+    """Returns the arrival times of a Poisson process in `seconds`; at least one time.
 
-    A process of rate 1 runs on a clock that has ticked Lambda(t) = rate t + (last_rate - rate) t^2 / (2 seconds).
+    The rate grows linearly from `rate` to `last_rate`, in arrivals per second. The times are the inverse of
+    Lambda(t) = rate t + (last_rate - rate) t^2 / (2 seconds) at the arrivals of a Poisson process with rate 1.
     """
     rng = random.Random(seed)
     slope = (last_rate - rate) / seconds
@@ -139,9 +145,14 @@ def poisson_arrivals(rate: float, last_rate: float, seconds: float, seed: int) -
 def split_windows(block: BlockResult, arrivals_s: Sequence[float], block_s: float) -> list[BlockResult]:
     """Splits an open loop over block_s seconds into RAMP_WINDOWS windows of equal length.
 
-    A window holds the requests that were due in it, so that they are the same in every arm, and counts the tokens that
-    arrived in it. These are tokens of all requests, each by the share of its chunks: beyond the breaking point they are
-    fewer than the tokens of the answers to the requests of the window.
+    A window holds the samples of the requests that were sent in it. So its requests are the same in every arm. Its
+    `tokens_in_window` counts the tokens that arrived in it, of all requests. An answer with several chunks contributes
+    an equal share of its tokens at each chunk.
+
+    Args:
+        block: The result of the block.
+        arrivals_s: The planned sending time of each request, in seconds after the start of the block.
+        block_s: The length of the block.
     """
     seconds = block_s / RAMP_WINDOWS
     due = [min(int(arrival_s / seconds), RAMP_WINDOWS - 1) for arrival_s in arrivals_s]

@@ -1,4 +1,7 @@
-"""The lossless check: greedy float32 answers with the head, token by token against transformers' own `generate`."""
+"""Checks that a head does not change answers: greedy float32 answers equal those of transformers' `generate`.
+
+Every token is compared.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,9 +29,13 @@ REMAKE = "Run tools/make_references.py to make them again"
 
 @dataclass(frozen=True)
 class References:
-    """Greedy float32 answers of one target, by prompt id, with the end-of-turn token.
+    """Greedy float32 answers of one target, generated without a head.
 
-    reference: their source, "transformers <version> generate".
+    Attributes:
+        target_digest: The digest of the target.
+        max_tokens: The maximum number of tokens of an answer.
+        reference: The program that generated the answers, "transformers VERSION generate".
+        answers: Prompt id -> token ids, the end-of-turn token included.
     """
 
     target_digest: str
@@ -37,7 +44,7 @@ class References:
     answers: Mapping[str, tuple[int, ...]]
 
     def require(self, target_digest: str, prompts: Sequence[Prompt], max_tokens: int) -> None:
-        """Raises InputError if the answers are those of another target, too short, or too few."""
+        """Raises InputError if the answers are of another target, end before `max_tokens`, or lack a prompt."""
         if self.target_digest != target_digest:
             problem = f"The reference answers are of a target with digest {self.target_digest}, not {target_digest}"
         elif self.max_tokens < max_tokens:
@@ -58,10 +65,12 @@ def compare_with_references(
     slots: int = 8,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Generates the answers with the head, `slots` at a time, and compares them. Both models must be in float32.
+    """Generates answers with the head, `slots` at a time, and compares them with the references.
+
+    Requirement: the target and the head are loaded in float32.
 
     Returns:
-        `lossless` of results.json, with the ids of the prompts whose answer differs.
+        The key `lossless` of results.json. Its `differing` lists the ids of the prompts whose answers differ.
 
     Raises:
         InputError: The references do not belong to this target and these prompts.
@@ -96,7 +105,15 @@ def generate_references(
     progress: bool = True,
     device: torch.device | str = "cpu",
 ) -> References:
-    """Generates answers with plain transformers: float32, its own attention and cache, one prompt at a time."""
+    """Generates greedy answers with transformers alone, in float32 and one prompt at a time.
+
+    Args:
+        name: The target: a directory, a hub id or "embedded".
+        prompts: The prompts.
+        max_tokens: The maximum number of tokens of an answer.
+        progress: Shows a progress bar.
+        device: The device of the model.
+    """
     directory = resolve_target(name)
     model = load_reference_model(directory, torch.float32, device)
     limit = model.config.get_text_config(decoder=True).max_position_embeddings
@@ -115,7 +132,7 @@ def generate_references(
 def load_reference_model(directory: Path, dtype: torch.dtype, device: torch.device | str) -> Any:
     """Loads the target with transformers alone, for greedy decoding.
 
-    The model's sampling defaults are removed: some models publish a repetition penalty, which changes greedy answers.
+    The generation config of the model is reset to greedy decoding, because some models publish a repetition penalty.
     """
     model: Any = AutoModelForCausalLM.from_pretrained(
         directory, dtype=dtype, trust_remote_code=False, use_safetensors=True, local_files_only=True
@@ -132,7 +149,7 @@ def write_references(path: Path, references: References) -> None:
 
 
 def read_references(path: Path) -> References:
-    """Reads a file of `write_references`. Raises InputError if it is missing or has other content."""
+    """Reads a file that `write_references` wrote. Raises InputError if it is missing or damaged."""
     try:
         raw = json.loads(path.read_bytes())
         answers = {str(name): tuple(ids) for name, ids in raw["answers"].items()}

@@ -1,7 +1,8 @@
 """Renders report.html from results.json (schema 1) and acceptance.json: one self-contained, accessible page.
 
-`report.html.jinja` is the page and `report_macros.jinja` its elements; this module computes what they show. Rounded
-numbers carry their exact value in <data value="...">. A missing key leaves its column or section out.
+`report.html.jinja` is the page, and `report_macros.jinja` holds its elements. This module computes their values. A
+rounded number has its exact value in <data value="...">. If results.json lacks a key, its column or section is left
+out.
 """
 
 import json
@@ -36,19 +37,19 @@ def write_report(results: dict[str, Any], acceptance: dict[str, Any] | None, pat
     """Writes report.html atomically.
 
     Args:
-        results: results.json; unknown keys are ignored.
-        acceptance: acceptance.json of the evaluation; None if there is none.
-        path: of the page.
+        results: The content of results.json; unknown keys are ignored.
+        acceptance: The content of acceptance.json; None if there was no evaluation.
+        path: The path of report.html.
 
     Raises:
-        InputError: One of them has another schema.
+        InputError: results.json or acceptance.json has another schema.
         StageError: The file cannot be written.
     """
     write_atomic(path, render_report(results, acceptance))
 
 
 def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) -> str:
-    """Returns the page as text. The same input gives the same bytes. Raises InputError for another schema."""
+    """Returns the page as text. The same arguments give the same text. Raises InputError for another schema."""
     for name, content in (("results.json", results), ("acceptance.json", acceptance)):
         if content is not None and content.get("schema") != SCHEMA:
             raise InputError(
@@ -118,16 +119,16 @@ def _environment() -> Environment:
 
 
 def _with_references(task: Entry, evaluated: Entry | None) -> Entry:
-    """Returns a task with the reference drafters of acceptance.json where results.json has none."""
+    """Returns a task of results.json. Reference drafters that it lacks are taken from `evaluated` (acceptance.json)."""
     found = {key: lookup(task, "references", key) or lookup(evaluated, "references", key) for key, _, _ in REFERENCES}
     return {**task, "references": found}
 
 
-# --- the first screen ------------------------------------------------------------------------------------------------
+# --- headline and summary --------------------------------------------------------------------------------------------
 
 
 def _headline(results: Entry, speedup: float | None) -> str:
-    """Returns the speed at the lowest load, and whether the answers are identical."""
+    """Returns the headline, such as "2.3× faster at one stream, identical answers". speedup: the median over tasks."""
     speed = _speed(results) if speedup is None else _describe_ratio(speedup, "speed", "at one stream")
     lossless = _lossless(results)
     if lossless is None:
@@ -138,9 +139,9 @@ def _headline(results: Entry, speedup: float | None) -> str:
 
 
 def _speed(results: Entry) -> str:
-    """Returns the headline on speed at the lowest load: of a closed loop, else of a rate.
+    """Returns the speed-up at the lowest load in words: the fewest streams, else the lowest request rate.
 
-    It is the ratio of TPOTs, or of throughputs if the answers were not streamed.
+    It is the ratio of TPOTs, or of throughputs if there is no TPOT (answers were not streamed).
     """
     entries = list((results.get("tasks") or {}).values())
     for axis in LOAD_AXES:
@@ -155,7 +156,13 @@ def _speed(results: Entry) -> str:
 
 
 def _describe_ratio(ratio: float, name: str, where: str) -> str:
-    """Returns the ratio with one decimal; with two if one would hide on which side of 1 it lies."""
+    """Returns a speed-up in words, with one decimal, or with two if one decimal would give "1.0".
+
+    Args:
+        ratio: The speed-up.
+        name: The compared metric, "speed" or "throughput".
+        where: The load, such as "at one stream".
+    """
     text = f"{ratio:.1f}×" if f"{ratio:.1f}" != "1.0" else f"{ratio:.2f}×"
     if text == "1.00×":
         return f"No faster than the baseline {where}"
@@ -171,7 +178,7 @@ def _lossless(results: Entry) -> dict[str, Any] | None:
 
 
 def _count_failures(entries: list[Entry]) -> dict[str, Any]:
-    """Returns the counts of failed and of all requests, and the first error."""
+    """Returns the number of failed requests, the number of all requests, and the first error; "" without one."""
     counts = {key: sum(int(read_number(entry, key) or 0) for entry in entries) for key in ("failed", "requests")}
     return counts | {"error": next((error for entry in entries for error in lookup(entry, "errors") or {}), "")}
 
@@ -197,9 +204,10 @@ def _summarize(tasks: Mapping[str, Entry]) -> dict[str, Any]:
 
 
 def _worst_ratios(points: Mapping[report_charts.LoadAxis, report_charts.Points]) -> list[tuple[str, float, str]]:
-    """Returns (name, ratio, load) of the load with the lowest ratio to the baseline, for each load axis.
+    """Returns (metric, speed-up, load) of the load with the lowest speed-up, for each axis in LOAD_AXES.
 
-    For a closed loop it is the ratio of throughputs. In an open loop the rate sets the throughput, so TPOTs count.
+    For numbers of streams, the metric is the throughput. For request rates it is the TPOT, because the rate determines
+    the throughput.
     """
     worst = []
     for axis, some in points.items():
@@ -210,7 +218,7 @@ def _worst_ratios(points: Mapping[report_charts.LoadAxis, report_charts.Points])
 
 
 def _environment_rows(results: Entry, acceptance: Entry) -> list[tuple[str, str]]:
-    """Returns the names and the texts of the section on the environment."""
+    """Returns the rows (name, text) of the section "Environment"."""
     values = {key: results.get(key) for key in ("target", "head", "dtype", "machine", "versions")}
     values |= {"tree": acceptance.get("tree"), "bench": results.get("bench"), "client": results.get("client")}
     return [(name, text) for name, value in values.items() if (text := _describe(value))]

@@ -1,4 +1,7 @@
-"""Builds the report's charts from results.json and acceptance.json. A chart whose keys are missing is None."""
+"""Builds the report's charts from results.json and acceptance.json.
+
+A function returns None if the keys of its chart are missing.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +47,7 @@ TRAINING_CURVES = (
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing with the table that it shows. ident: its HTML id."""
+    """A drawing and the table with its values. ident: the HTML id of the chart."""
 
     ident: str
     table: Table
@@ -53,7 +56,15 @@ class Chart:
 
 @dataclass(frozen=True)
 class LoadAxis:
-    """A key of results.json with load points. point_key: a point's load. ident: the start of the charts' ids."""
+    """A list of measured loads in results.json, which is the x axis of charts.
+
+    Attributes:
+        results_key: The key of the list in results.json.
+        point_key: The key of the load in each entry.
+        ident: The start of the HTML ids of the charts.
+        column: The header of the loads in a table.
+        name: The title of the x axis.
+    """
 
     results_key: str
     point_key: str
@@ -88,7 +99,7 @@ def tpot_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
 
 
 def acceptance_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
-    """Draws the head's acceptance length by task, with its interval, beside the reference drafters."""
+    """Draws the acceptance length of the head and of the reference drafters by task."""
     columns = [Column("head", [("acceptance_length",)], interval=("ci95",), fill="solid")]
     columns += [Column(name, [("references", key, "acceptance_length")], fill=fill) for key, name, fill in REFERENCES]
     rows = [Row(name, task) for name, task in tasks.items()]
@@ -99,7 +110,7 @@ def acceptance_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
 
 
 def acceptance_by_depth(evaluated: Mapping[str, Entry]) -> Chart | None:
-    """Draws the conditional acceptance by depth of the tree, one panel per task."""
+    """Draws `by_depth` of acceptance.json, one panel per task. evaluated: its key `tasks`."""
     shares = {name: lookup(task, "by_depth") or [] for name, task in evaluated.items()}
     sentence = "Share of the rounds that accept a depth, among those that accept the depth above and have a node there."
     title = "Conditional acceptance, by depth"
@@ -107,7 +118,7 @@ def acceptance_by_depth(evaluated: Mapping[str, Entry]) -> Chart | None:
 
 
 def accepted_per_step(points: Points) -> Chart | None:
-    """Draws the share of draft steps that accepted 0, 1, 2, ... tokens, one panel per arm, all loads together."""
+    """Draws the share of draft steps that accepted 0, 1, 2, ... tokens, summed over all loads, one panel per arm."""
     shares: dict[str, list[float]] = {}
     for name, path in arm_paths(points).items():
         histograms = [lookup(point, *path, "acceptance_histogram") or [] for point in points]
@@ -123,7 +134,7 @@ def accepted_per_step(points: Points) -> Chart | None:
 
 
 def round_time(rounds: Entry) -> Chart | None:
-    """Draws the parts of a round's time."""
+    """Draws the time of draft, verify and extend in a round. rounds: the key `rounds` of results.json."""
     times = {name: value for key, name in ROUND_PARTS.items() if (value := read_number(rounds, key)) is not None}
     total = sum(times.values())
     rows = [Row(name, {"ms": value, "share": value / total}) for name, value in times.items() if total > 0]
@@ -133,7 +144,7 @@ def round_time(rounds: Entry) -> Chart | None:
 
 
 def load_charts(points: Points, axis: LoadAxis) -> Iterator[Chart]:
-    """Draws TPOT, throughput and TTFT over the load. Other arms than baseline and head are in the tables."""
+    """Draws TPOT, throughput and TTFT by load. points: the entries of results.json under `axis.results_key`."""
     ms, tps = "Median in milliseconds; lower is better.", "Output tokens per second; higher is better."
     load = f" At {describe_load(points[0])}." if len(points) == 1 else ""
     names = [f"{round(point[axis.point_key], 2):g}" if point[axis.point_key] else "?" for point in points]
@@ -147,7 +158,7 @@ def load_charts(points: Points, axis: LoadAxis) -> Iterator[Chart]:
         for name, arm in arm_paths(points).items():
             interval = (*arm, *path[:-1], f"{path[-1]}_ci95")
             columns.append(Column(name, [(*arm, *path)], interval=interval, fill=_fill(name)))
-            if path[-1] == "p50":  # in the table, the 99th percentile stands beside the median
+            if path[-1] == "p50":  # the table also has the 99th percentile
                 columns.append(Column(f"{name} p99", [(*arm, path[0], "p99")]))
         table = Table.build(title, sentence + load, axis.column, columns, rows)
         if table is not None:
@@ -156,7 +167,7 @@ def load_charts(points: Points, axis: LoadAxis) -> Iterator[Chart]:
 
 
 def training_charts(curve: Points) -> Iterator[Chart]:
-    """Draws the training curves. A curve with fewer than two points is left out."""
+    """Draws loss, accuracy and chain length by update. curve: the result of `read_training_curve`."""
     update = Column("update", [("update",)], "{:,.0f}")
     rows = [Row(update.text(read_number(point, "update")), point) for point in curve]
     for key, title, sentence in TRAINING_CURVES:
@@ -171,7 +182,11 @@ def training_charts(curve: Points) -> Iterator[Chart]:
 
 
 def _draw_load(ident: str, table: Table, x_name: str) -> Drawing:
-    """Draws baseline and head, or the first arm if neither was measured. A single point becomes bars of all arms."""
+    """Draws a metric by load.
+
+    With several loads, it draws a line for the baseline and a line for the head; if both are missing, a line for the
+    first arm. With one load, it draws a bar for each arm.
+    """
     arms = [column for column in table.columns if column.fill is not None]
     if len(table.rows) == 1:
         return draw_bars(ident, [BarGroup(arm.name, "", _bars([arm], table.rows[0])) for arm in arms])
@@ -189,7 +204,14 @@ def _bar_chart(
     describe: Callable[[Row], str] = lambda row: "",
     mark: tuple[float, str] | None = None,
 ) -> Chart | None:
-    """Draws a group per row with a bar per filled column. describe: returns the text at the right of a group."""
+    """Draws a group of bars for each row of a table, and a bar for each column that has a fill pattern.
+
+    Args:
+        ident: The HTML id of the chart.
+        table: The table; None returns None.
+        describe: Returns the text to the right of the label of a row.
+        mark: See `draw_bars`.
+    """
     if table is None:
         return None
     groups = [BarGroup(row.name, describe(row), _bars(table.columns, row)) for row in table.rows]
@@ -209,7 +231,19 @@ def _bars(columns: Sequence[Column], row: Row) -> list[Bar]:
 def _panel_chart(
     ident: str, title: str, sentence: str, shares: Mapping[str, Sequence[Any]], first: int, names: tuple[str, str, str]
 ) -> Chart | None:
-    """Draws a panel for each row of shares. names: of the rows, of a column, of the x axis."""
+    """Draws a panel with the shares of each row.
+
+    Args:
+        ident: The HTML id of the chart.
+        title: The title of the chart.
+        sentence: The explanation below the title.
+        shares: Row name -> shares between 0 and 1.
+        first: The number of the first share on the x axis.
+        names: The header of the row names, the header of a share with {} for its number, and the title of the x axis.
+
+    Returns:
+        The chart; None if there is no share.
+    """
     row_name, column_name, x_name = names
     numbers = [str(first + index) for index in range(max(map(len, shares.values()), default=0))]
     columns = [Column(column_name.format(number), [(number,)], "{:.1%}") for number in numbers]

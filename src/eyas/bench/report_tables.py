@@ -1,4 +1,4 @@
-"""The tables of the report, and how they read results.json. Each chart draws a table, which stands below it."""
+"""Builds the tables of the report from results.json. Each chart draws one table and shows it below the drawing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,13 @@ Points = Sequence[Entry]
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table. Its values are in one entry of results.json. detail: a small text below its name."""
+    """A row of a table.
+
+    Attributes:
+        name: The name of the row.
+        entry: The object of results.json that holds the values of the row.
+        detail: A small text below the name. "prompts" shows the number of prompts of the entry.
+    """
 
     name: str
     entry: Entry
@@ -33,9 +39,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: the paths of its values in a row's entry, their format, and the path of the 95% interval.
+    """A column of a table.
 
-    fill: the pattern of its bars in a chart; None for a column that is only in the table.
+    Attributes:
+        name: The header.
+        paths: The keys that lead to each value of a cell, from the entry of the row. A cell may have several values.
+        form: The format string of a value.
+        interval: The keys that lead to the 95% interval of the first value; () if there is none.
+        fill: The fill pattern of the bars in a chart; None for a column that only the table shows.
     """
 
     name: str
@@ -45,30 +56,30 @@ class Column:
     fill: Fill | None = None
 
     def values(self, row: Row) -> list[float | None]:
-        """Returns the values of a cell; None for a value that is missing."""
+        """Returns the values of this column in a row; None for a missing value."""
         return [read_number(row.entry, *path) for path in self.paths]
 
     def value(self, row: Row) -> float | None:
-        """Returns the first value of a cell."""
+        """Returns the first value of this column in a row; None if it is missing."""
         return self.values(row)[0]
 
     def text(self, value: float | None) -> str:
-        """Formats a value."""
+        """Formats a value with the format string of the column; "–" for None."""
         return MISSING if value is None else self.form.format(value)
 
     def span(self, row: Row) -> tuple[float, float] | None:
-        """Returns the interval of a cell."""
+        """Returns the 95% interval (low, high) of the first value in a row; None if there is none."""
         return read_interval(row.entry, *self.interval) if self.interval else None
 
     def median(self, rows: Sequence[Row]) -> float | None:
-        """Returns the median over all rows."""
+        """Returns the median of the first values of all rows; None if no row has one."""
         known = [value for row in rows if (value := self.value(row)) is not None]
         return median(known) if known else None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table. corner: the header of the row names. Columns without any value are left out by `build`."""
+    """A table of the report. note: the explanation below the title. corner: the header of the row names."""
 
     title: str
     note: str
@@ -78,33 +89,38 @@ class Table:
 
     @staticmethod
     def build(title: str, note: str, corner: str, columns: Sequence[Column], rows: Sequence[Row]) -> "Table | None":
-        """Returns the table of the columns that have a value; None without any."""
+        """Returns a table without the columns that have no value; None if no column has a value."""
         known = [one for one in columns if any(value is not None for row in rows for value in one.values(row))]
         return Table(title, note, corner, known, rows) if known else None
 
 
 def describe_load(point: Entry) -> str:
-    """Returns the load of a point, for example "4 streams". Imported results may not tell it (n = 0)."""
+    """Returns the load of an entry, for example "4 streams"; "an unknown load" for n = 0 (imported results)."""
     if "n" not in point:
         return f"{round(point['rate'], 2):g} requests/s"
     return {0: "an unknown load", 1: "one stream"}.get(int(point["n"]), f"{point['n']:g} streams")
 
 
 def arm_paths(points: Points) -> dict[str, Path]:
-    """Returns the paths of the arms in a point by their name in the report, baseline and head first."""
+    """Returns arm name in the report -> keys that lead to the arm in an entry, the baseline and the head first."""
     others = {name: ("arms", name) for point in points for name in point.get("arms") or {}}
     paths: dict[str, Path] = {BASELINE: ("baseline",), HEAD: ("speculative",), **others}
     return {name: path for name, path in paths.items() if any(lookup(point, *path) for point in points)}
 
 
 def task_arms(tasks: Mapping[str, Entry], time: str) -> dict[str, str]:
-    """Returns the arms that have this time in any task by their key, the baseline first."""
+    """Returns arm key -> arm name in the report, the baseline first.
+
+    Args:
+        tasks: The key `tasks` of results.json.
+        time: The key of a time, such as "tpot_ms". Arms without this time in all tasks are left out.
+    """
     keys = {key: HEAD if key == "speculative" else key for task in tasks.values() for key in lookup(task, time) or {}}
     return dict(sorted(keys.items(), key=lambda arm: arm[1] != BASELINE))
 
 
 def task_table(tasks: Mapping[str, Entry]) -> Table | None:
-    """Returns the table of all tasks at one stream."""
+    """Returns the table of all tasks at one stream; None if there is no value."""
     arms = task_arms(tasks, "tpot_ms")
     e2e_arms = task_arms(tasks, "e2e_ms") if not arms else {}  # without streaming there is no TPOT
     columns = [
@@ -121,7 +137,12 @@ def task_table(tasks: Mapping[str, Entry]) -> Table | None:
 
 
 def load_tables(points: Points, load: str) -> list[Table]:
-    """Returns two tables of every arm at every point: times, then throughput and acceptance."""
+    """Returns two tables with a row for each arm at each load: times, then throughput and acceptance.
+
+    Args:
+        points: The entries of results.json.
+        load: The name of the load in the titles, such as "concurrent streams".
+    """
     rows = [
         Row(name, entry, describe_load(point))
         for point in points

@@ -1,6 +1,7 @@
-"""Metrics of measured requests: TTFT, TPOT, throughput, goodput and acceptance of an arm, and two arms compared.
+"""Computes TTFT, TPOT, throughput, goodput and acceptance of an arm from measured requests, and compares two arms.
 
-In-process and HTTP measurements both end here. The JSON keys of `vllm bench serve` stand beside those of eyas:
+Measurements in this process and over HTTP use these functions. The metrics are reported under the keys of eyas and
+under the keys of `vllm bench serve`:
 
     TTFT         first chunk of text - request sent
     TPOT         (end-to-end - TTFT) / (output tokens - 1), per request; the server counts the output tokens
@@ -22,15 +23,17 @@ from eyas.tree.intervals import median_interval, percentiles, ratio_interval
 
 BASELINE, SPECULATIVE = "baseline", "speculative"
 VLLM_KEYS = {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "step_ms": "itl_ms", "e2e_ms": "e2el_ms"}
-"""Our keys of times, and those of vLLM after mean_, median_, std_ and p99_."""
+"""Key of a time in eyas -> key in vLLM, which follows mean_, median_, std_ or p99_."""
 
 
 @dataclass(frozen=True)
 class SpecDecodeStats:
-    """Speculative decoding of one answer, or of a block by the server's counters.
+    """Counts of speculative decoding, of one answer or of one block.
 
-    num_steps: steps that drafted. num_accepted: draft tokens that they accepted. histogram[i]: steps that accepted i
-    draft tokens; empty if the server does not report it.
+    Attributes:
+        num_steps: The number of steps that drafted.
+        num_accepted: The number of draft tokens that were accepted.
+        histogram: At index i, the number of steps that accepted i draft tokens; empty if the server does not report it.
     """
 
     num_steps: int
@@ -40,10 +43,18 @@ class SpecDecodeStats:
 
 @dataclass(frozen=True)
 class RequestSample:
-    """One request as measured. Times are absolute, in seconds of one clock.
+    """One measured request. All times of a block are seconds of the same clock.
 
-    chunk_times_s: arrival of each chunk of text; empty without streaming. output_tokens: the server's count; None if it
-    does not report one. error: the reason why the request failed; None if it succeeded.
+    Attributes:
+        id: The number of the request or the id of its prompt.
+        sent_s: The time at which the request was sent.
+        end_s: The time at which the last byte arrived.
+        chunk_times_s: The arrival time of each chunk of text; empty without streaming.
+        prompt_tokens: The number of prompt tokens that the server reports; None if it reports none.
+        output_tokens: The number of output tokens that the server reports; None if it reports none.
+        text: The answer.
+        spec_decode: The counts of speculative decoding that the answer reports; None if it reports none.
+        error: The reason why the request failed; None if it succeeded.
     """
 
     id: str
@@ -74,7 +85,7 @@ class RequestSample:
         return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)
 
     def meets(self, slo: Slo) -> bool:
-        """Returns True if the request meets all limits; an unknown time meets none.
+        """Returns True if the request meets all limits. An unknown time fails its limit.
 
         An answer of one token has no TPOT and meets any limit on it, as in SGLang and vLLM.
         """
@@ -85,11 +96,14 @@ class RequestSample:
 
 @dataclass(frozen=True)
 class BlockResult:
-    """The samples of a block in the order of its requests, and the seconds from the first request to the last byte.
+    """The measured requests of a block in one arm.
 
-    num_unreached: requests that could not connect. spec_decode: from the server's counters, other clients' requests
-    included; None if they are not read. tokens_in_window: output tokens that arrived within `seconds`, if some arrived
-    later; None: all did.
+    Attributes:
+        samples: The samples in the order of the requests.
+        seconds: The seconds from the first request to the last byte.
+        num_unreached: The number of requests that could not connect.
+        spec_decode: The change of the server's counters, which includes requests of other clients. None: not read.
+        tokens_in_window: The number of output tokens that arrived within `seconds`. None: all tokens did.
     """
 
     samples: tuple[RequestSample, ...]
@@ -105,7 +119,7 @@ class BlockResult:
 
     @property
     def output_tokens(self) -> float:
-        """Output tokens that arrived within `seconds`."""
+        """The number of output tokens that arrived within `seconds`."""
         if self.tokens_in_window is not None:
             return self.tokens_in_window
         return sum(sample.output_tokens or 0 for sample in self.succeeded)
@@ -117,7 +131,7 @@ class BlockResult:
 
 
 def summarize_arm(blocks: Sequence[BlockResult], slo: Slo, seed: int) -> dict[str, Any]:
-    """Returns the metrics of one arm at one point, over all its blocks. output_tps is the median over blocks.
+    """Returns the metrics of one arm at one load, over all its blocks. `output_tps` is the median over blocks.
 
     A time that no answer has, for example TTFT without streaming, has no key.
     """
@@ -144,7 +158,7 @@ def median_with_interval(key: str, values: Sequence[float], seed: int) -> dict[s
 
 
 def count_requests(blocks: Iterable[BlockResult]) -> dict[str, Any]:
-    """Returns the number of requests and of failed ones, and the most frequent errors if there are any."""
+    """Returns the number of requests, the number of failed requests, and the five most frequent errors, if any."""
     errors, total = Counter[str](), 0
     for block in blocks:
         total += len(block.samples)
@@ -154,9 +168,10 @@ def count_requests(blocks: Iterable[BlockResult]) -> dict[str, Any]:
 
 
 def compare_arms(before: Sequence[BlockResult], after: Sequence[BlockResult], seed: int) -> dict[str, Any]:
-    """Returns the speed-ups between two arms whose blocks had the same requests.
+    """Returns the speed-ups of the arm `after` over the arm `before`. Requirement: their blocks had the same requests.
 
-    speedup_tpot is the ratio of the medians. speedup_tps is the median over the blocks in which both arms answered.
+    `speedup_tpot` is the ratio of the median TPOTs. `speedup_tps` is the median over blocks of the
+    ratio of throughputs.
     """
     comparison: dict[str, Any] = {"blocks": len(before)}
     rates = [(a.output_tps, b.output_tps) for a, b in zip(before, after, strict=True)]
@@ -175,8 +190,8 @@ def compare_prompts(tpot_ms: Mapping[str, Sequence[float | None]], seed: int) ->
     The speed-up is the median over prompts of baseline / speculative.
 
     Args:
-        tpot_ms: the TPOT of each prompt by arm; None for a prompt without one.
-        seed: of the bootstrap.
+        tpot_ms: Arm -> TPOT of each prompt; None for a prompt without a TPOT.
+        seed: The seed of the bootstrap.
     """
     metrics: dict[str, Any] = {"tpot_ms": arm_medians(tpot_ms)}
     pairs = zip(tpot_ms.get(BASELINE, ()), tpot_ms.get(SPECULATIVE, ()), strict=True)
@@ -186,19 +201,19 @@ def compare_prompts(tpot_ms: Mapping[str, Sequence[float | None]], seed: int) ->
 
 
 def arm_medians(values: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
-    """Returns the median of each arm that has any value."""
+    """Returns arm -> median of its values. None values are ignored; an arm without a value is left out."""
     known = {name: [value for value in some if value is not None] for name, some in values.items()}
     return {name: median(some) for name, some in known.items() if some}
 
 
 def count_identical(before: Sequence[BlockResult], after: Sequence[BlockResult]) -> tuple[int, int]:
-    """Returns how many requests both arms answered, and how many of these with the same text."""
+    """Returns the number of requests that both arms answered, and how many of them have the same text in both."""
     pairs = _pair_samples(before, after)
     return len(pairs), sum(a.text == b.text for a, b in pairs)
 
 
 def summarize_acceptance(blocks: Sequence[BlockResult], seed: int) -> dict[str, Any]:
-    """Returns the keys of acceptance, from answers that report it, else from the server's counters; none without both.
+    """Returns the keys `acceptance_*` of results.json, from the answers, else from the server's counters, else {}.
 
     The interval of a single answer has no width.
     """

@@ -1,4 +1,4 @@
-"""Assembles results.json (schema 1) without host names or paths of this machine, and reads values out of it."""
+"""Assembles results.json (schema 1) without host names and paths of this machine, and reads values from it."""
 
 import importlib.metadata
 import math
@@ -34,12 +34,12 @@ def assemble_results(
     """Returns the object of results.json.
 
     Args:
-        target: the measured target.
-        head: its head.
-        stream: results at one stream.
-        load: results under load.
-        lossless: counts of the lossless check; None if there was none.
-        command: the command line; the directory of the program is left out.
+        target: The measured target.
+        head: The measured head.
+        stream: The results at one stream.
+        load: The results under load.
+        lossless: The result of the lossless check; None if it did not run.
+        command: The words of the command line; the directory of the program is left out.
     """
     num_head = sum(weight.numel() for weight in head.parameters())
     num_target = target.info.num_parameters
@@ -61,7 +61,7 @@ def assemble_results(
 
 
 def describe_runtime(target: Target) -> dict[str, Any]:
-    """Returns dtype and compilation of the loaded target."""
+    """Returns the keys `dtype` and `compiled` of results.json for a loaded target."""
     dtype = str(target.model.dtype).removeprefix("torch.")
     return {"dtype": dtype, "compiled": target.compiled_forward is not None}
 
@@ -76,9 +76,9 @@ def public_target_name(target: Target) -> str:
 
 
 def redact_location(location: str) -> str:
-    """Returns a path without its directory and a URL without the values of its query, which may hold a key.
+    """Returns an absolute path without its directory, and a URL without the values of its query (it may hold a key).
 
-    Other names, hub ids and relative paths stay.
+    Relative paths, hub ids and other names are returned unchanged.
     """
     if "://" not in location:
         return Path(location).name if Path(location).is_absolute() else location
@@ -90,7 +90,8 @@ def redact_location(location: str) -> str:
 def describe_machine() -> dict[str, Any]:
     """Returns `machine` of results.json.
 
-    cores: CPUs that this process may use. threads: those that torch computes with. gpu: None if there is none.
+    `cores` is the number of CPUs that this process may use, `threads` the number of threads of torch. `gpu` is None
+    without a GPU.
     """
     return {
         "cpu": cpu_name(),
@@ -118,7 +119,7 @@ def lookup(value: Any, *keys: str) -> Any:
 
 
 def read_number(value: Any, *keys: str) -> float | int | None:
-    """Returns the finite number at a path of keys; None for anything else."""
+    """Returns value[key1][key2]... if it is a finite number, else None."""
     found = lookup(value, *keys)
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
         return None
@@ -126,7 +127,7 @@ def read_number(value: Any, *keys: str) -> float | int | None:
 
 
 def read_interval(value: Any, *keys: str) -> tuple[float, float] | None:
-    """Returns the [low, high] pair at a path of keys; None unless both are finite numbers in order."""
+    """Returns value[key1][key2]... if it is a pair of finite numbers low <= high, else None."""
     found = lookup(value, *keys)
     if not isinstance(found, list | tuple) or len(found) != 2:
         return None

@@ -1,9 +1,9 @@
-"""Measurements at one stream in this process: every prompt in both arms back to back, with the same target and dtype.
+"""Measures an engine in this process with one request at a time. Every prompt runs in both arms, one after the other.
 
     baseline      Engine(target, ()): no head is loaded, nothing is captured or drafted
     speculative   Engine(target, [draft])
 
-Both arms share one target object. Without a drafter the engine does not capture its aux layers.
+Both arms use the same target object and dtype. An engine without a drafter does not capture aux layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,9 +36,9 @@ WARM_UP_TOKENS = 16
 
 @dataclass(frozen=True)
 class PairedAnswers:
-    """The answers of both arms to one prompt, from the first repeat. TPOTs are medians over the repeats.
+    """The answers of both arms to one prompt, from the first repeat.
 
-    A TPOT is None if the answer has one token.
+    `baseline_tpot_ms` and `speculative_tpot_ms` are medians over the repeats; None if the answer has one token.
     """
 
     prompt: Prompt
@@ -60,9 +60,13 @@ class PairedAnswers:
 
 @dataclass(frozen=True)
 class SingleStreamResults:
-    """tasks, rounds and looping of results.json, and all answers by task.
+    """The results at one stream.
 
-    A task whose answers all loop or have one token is in `pairs` only.
+    Attributes:
+        tasks: The key `tasks` of results.json. Tasks whose answers all repeat themselves or have one token are omitted.
+        rounds: The key `rounds` of results.json: milliseconds of the parts of a round.
+        looping: The key `looping` of results.json: metrics of answers that repeat themselves; None if there are none.
+        pairs: Task -> all answers.
     """
 
     tasks: dict[str, dict[str, Any]]
@@ -82,7 +86,7 @@ def measure_tasks(
     units = interleave_tasks({task: [(task, prompt) for prompt in some] for task, some in prompts.items()})
     context = max(len(prompt.ids) for _, prompt in units) + config.max_tokens
     engines = {BASELINE: Engine(target, (), 1, context), SPECULATIVE: Engine(target, [draft], 1, context)}
-    # The first forward of a length prepares kernels and memory, so one prompt of each task runs without the clock.
+    # The first forward of a length prepares kernels and memory, so one prompt of each task runs unmeasured.
     for engine in engines.values():
         for some in prompts.values():
             for prompt in some[:1]:
@@ -103,7 +107,7 @@ def measure_tasks(
 
 
 def generate_one(engine: Engine, prompt: Prompt, max_tokens: int) -> RequestOutput:
-    """Returns a greedy answer, alone in the engine and without cached prefixes."""
+    """Returns the greedy answer to a prompt. Clears the prefix cache first; no other request runs."""
     engine.clear_prefix_cache()
     (answer,) = plain_loop(engine, RequestList([Request(prompt.id, prompt.ids, max_tokens)]))
     return answer
@@ -111,7 +115,7 @@ def generate_one(engine: Engine, prompt: Prompt, max_tokens: int) -> RequestOutp
 
 @torch.inference_mode()
 def count_uncertain(target: Target, prompt: Prompt, token_ids: Sequence[int]) -> int:
-    """Counts the positions of an answer whose most probable token has less than CONFIDENT_PROB, in one forward."""
+    """Counts the tokens of an answer at which the target's top-1 probability is below CONFIDENT_PROB."""
     ids_1T = torch.tensor([[*prompt.ids, *token_ids[:-1]]], device=target.model.device)
     positions_1T = torch.arange(ids_1T.shape[1], device=ids_1T.device)[None]
     hidden_1TD = target.forward(ids_1T, positions_1T, DenseAttention()).hidden_BTD
@@ -122,13 +126,16 @@ def count_uncertain(target: Target, prompt: Prompt, token_ids: Sequence[int]) ->
 def measure_draft_baselines(
     pairs: Mapping[str, Sequence[PairedAnswers]], table: NgramTable, depth: int, seed: int = 0
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Replays the baseline's answers with drafters that have no network; returns `references` of each task.
+    """Computes the acceptance length of prompt lookup and of a 4-gram table on the answers of the baseline.
 
     Args:
-        pairs: by task. Answers that loop or have no TPOT are left out, as for the head.
-        table: the n-grams of the training answers.
-        depth: longest chain that a drafter proposes.
-        seed: of the bootstrap.
+        pairs: Task -> answers. Answers that repeat themselves or have one token are left out, as for the head.
+        table: The 4-grams of the training answers.
+        depth: The most tokens of a draft.
+        seed: The seed of the bootstrap.
+
+    Returns:
+        Task -> the key `references` of its entry in results.json.
     """
     references: dict[str, dict[str, dict[str, Any]]] = {}
     for task, some in pairs.items():
@@ -180,7 +187,7 @@ def _build_results(
 
 
 def _task_metrics(pairs: Sequence[PairedAnswers], seed: int) -> dict[str, Any]:
-    """Returns an entry of `tasks`. identical: prompts with the same tokens in both arms, in this dtype."""
+    """Returns an entry of `tasks`. Its `identical` counts the prompts that get the same tokens in both arms."""
     tpot_ms = {
         BASELINE: [pair.baseline_tpot_ms for pair in pairs],
         SPECULATIVE: [pair.speculative_tpot_ms for pair in pairs],

@@ -1,12 +1,14 @@
-"""`eyas tune`: which tree is fastest at which concurrency, from acceptance on held-out answers and measured rounds.
+"""Predicts the fastest draft tree for each number of concurrent requests (`eyas tune`).
 
-    tokens per second of a tree at n streams = n * acceptance length / seconds of a round of n requests
-                                                   evaluation.tree_sweep  engine.cost_profiler
+    tokens per second of a tree at n streams = n * acceptance length / seconds of a round with n requests
 
-Both use the code of serving, with this target, head, dtype and machine. Of the trees with one top-k and number of nodes
-only the shallowest and the deepest are timed, and of chains those of 1, 2, 4, ... levels: each further level is one
-more forward of the head over as many rows, so the other depths are interpolated. Not covered: prefill, which costs both
-arms the same, and idle streams.
+evaluation.tree_sweep computes the acceptance length on held-out answers. engine.cost_profiler measures the seconds of a
+round. Both use the code of serving, with this target, head, dtype and machine.
+
+Not every tree is timed. Of the trees that differ only in depth, the shallowest and the deepest are timed; of the
+chains, also those of 2, 4, 8, ... levels. The times of other depths are interpolated, because each level adds one
+forward of the head with the same number of rows. The prediction does not include prefill, which both arms need, and
+assumes that all n streams are busy.
 """
 
 import dataclasses
@@ -48,22 +50,29 @@ from eyas.tree.shape import TreeShape
 STAGE = "tune"
 SCHEMA = 1
 FILE = "tune.json"
-REPEATS = 2  # of a round; the faster counts, because other processes only make a round slower
-TIE_MARGIN = 0.01  # of trees predicted within this share of the best, the one with the fewest rows is chosen
+REPEATS = 2  # measurements of a round; the fastest is used, because other processes only make a round slower
+TIE_MARGIN = 0.01  # among trees within this share of the best throughput, the tree with the fewest nodes is chosen
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted throughput of a tree at some number of streams. tree None: no speculation."""
+    """The predicted throughput of a tree at one number of streams.
+
+    Attributes:
+        tree: The tree; None: no speculation.
+        acceptance_length: The acceptance length of the tree.
+        tps: The predicted output tokens per second, over all streams.
+        speedup: `tps` divided by the tokens per second without speculation.
+    """
 
     tree: TreeShape | None
     acceptance_length: float
     tps: float
-    speedup: float  # over no speculation
+    speedup: float
 
 
 def build_origin(config: TuneConfig, head_dir: Path, features: Features, target: Target) -> StageInputs:
-    """Returns the inputs that decide what is measured. Raises InputError without a head."""
+    """Returns the settings and input digests that decide what is measured. Raises InputError without a head."""
     if not (head_dir / HEAD_FILE).is_file():
         raise InputError(
             f"There is no head in {head_dir}",
@@ -82,7 +91,7 @@ def run(
     out_dir: Path,
     progress: bool = True,
 ) -> Provenance:
-    """Writes tune.json, unless it is finished.
+    """Writes tune.json. Does nothing if the file of these inputs exists.
 
     Raises:
         InputError: The head is missing or does not fit the target, or no answer is held out.
@@ -108,10 +117,10 @@ def run(
 def measure_acceptance(
     config: TuneConfig, stored: StoredHead, features: Features, target: Target, progress: bool
 ) -> tuple[list[TreeAcceptance], int]:
-    """Drafts all trees on the same held-out answers, in float32.
+    """Computes the acceptance length of all trees on the same held-out answers, in float32.
 
     Returns:
-        The acceptance of each tree, and the mean number of tokens before a token of these answers.
+        The acceptance length of each tree, and the mean context length: the mean position of an answer token.
     """
     indices = sample_held_out(features, config.answers, config.seed)
     if not indices:
@@ -143,16 +152,16 @@ def measure_acceptance(
 
 
 class RoundCosts:
-    """Seconds of a round of any tree of the configuration, from those that were timed."""
+    """The seconds of a round for every tree of the configuration, interpolated between the trees that were timed."""
 
     def __init__(self, table: CostTable, arms: Sequence[Arm]) -> None:
-        """Takes a table with a row for each arm."""
+        """Stores the measured costs. Requirement: row i of `table` is for arms[i]."""
         self.table = table
         self._indices = {arm.shape: index for index, arm in enumerate(arms)}
 
     @classmethod
     def measure(cls, config: TuneConfig, stored: StoredHead, target: Target, progress: bool) -> "RoundCosts":
-        """Times the arms on an engine of its own, in the target's dtype and on its device."""
+        """Times the arms of `arms_to_measure` on a new engine, in the dtype and on the device of the target."""
         arms = arms_to_measure(config)
         draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, arms[-1].shape or TreeShape(1, 1, 2))
         if config.compile and target.model.device.type == "cpu":
@@ -175,7 +184,7 @@ class RoundCosts:
         return cls(table, arms)
 
     def seconds(self, shape: TreeShape | None, streams: int, context: int) -> float:
-        """Returns the seconds of a round of `streams` requests with `context` tokens each."""
+        """Returns the seconds of a round of `streams` requests of `context` tokens. shape None: no speculation."""
         load = BatchLoad((context,) * streams, (0,) * streams)
         if shape is None:
             return self.table.seconds_for(self._indices[None], load)
@@ -186,12 +195,12 @@ class RoundCosts:
 
 
 def _family(shape: TreeShape) -> tuple[int, int | None]:
-    """Returns the key of trees that differ only in depth. All chains have the same key: depth decides their nodes."""
+    """Returns a key that is equal for trees that differ only in depth. All chains have the same key."""
     return shape.top_k, None if shape.top_k == 1 else shape.nodes
 
 
 def arms_to_measure(config: TuneConfig) -> tuple[Arm, ...]:
-    """Returns the arms to measure: off, and enough trees of each family to interpolate the depths between them."""
+    """Returns the arms to time: `off`, and the trees between which `RoundCosts.seconds` interpolates."""
     arms = [OFF]
     for shapes in config.shapes_by_top_k.values():
         for family in dict.fromkeys(map(_family, shapes)):
@@ -205,7 +214,7 @@ def arms_to_measure(config: TuneConfig) -> tuple[Arm, ...]:
 def build_tune_results(
     config: TuneConfig, accepted: Sequence[TreeAcceptance], costs: RoundCosts, context: int
 ) -> dict[str, Any]:
-    """Returns the trees and streams of tune.json."""
+    """Returns the content of tune.json, without the keys about machine and head. context: tokens of each request."""
     streams = []
     trees = {}
     for one in accepted:
@@ -226,7 +235,10 @@ def build_tune_results(
 
 
 def select_best(predictions: Sequence[Prediction]) -> Prediction:
-    """Returns the fastest. Within TIE_MARGIN of it, the one with the fewest rows of verify, then the fewest levels."""
+    """Returns the fastest prediction. Among those within TIE_MARGIN of it, returns the one with the fewest nodes.
+
+    If the numbers of nodes are equal, the smaller depth is returned.
+    """
     fastest = max(one.tps for one in predictions)
     close = [one for one in predictions if one.tps >= fastest * (1 - TIE_MARGIN)]
     return min(close, key=lambda one: (0, 0) if one.tree is None else (one.tree.nodes, one.tree.depth))

@@ -1,7 +1,7 @@
-"""The prompts of a measurement: loaded by task, rendered to token ids, and run in all arms in rotated order.
+"""Loads the prompts of a measurement by task, renders them to token ids, and runs them in all arms in rotated order.
 
-Of a conversation only the first user message is used, with a system message before it: later turns depend on answers
-of another model.
+A prompt is the first user message of a conversation, with the system message if there is one. Later turns are not used,
+because they answer another model.
 """
 
 import random
@@ -25,7 +25,7 @@ from eyas.features.reader import Features
 from eyas.model.target import Target
 
 BUILTIN, SYNTHETIC = "builtin:eval", "synthetic"
-DEFAULT_LIMIT = 12  # prompts of a family
+DEFAULT_LIMIT = 12  # prompts of each family of builtin:eval
 TASK_KEYS = ("task", "category")  # keys that name a record's task, as in MT-bench and Spec-Bench
 
 Unit = TypeVar("Unit")
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A prompt as messages, for a server that renders it."""
+    """A prompt as messages, for a server, which applies the chat template."""
 
     id: str
     messages: tuple[Message, ...]
@@ -54,10 +54,11 @@ def load_prompts(
     """Returns prompts by task.
 
     Args:
-        source: builtin:eval, synthetic, or a file that `prompts.source` accepts.
-        limit: prompts of a file, or of each family of builtin:eval. None: all of a file, DEFAULT_LIMIT of a family.
-        synthetic_words: words of a synthetic prompt.
-        seed: of synthetic prompts.
+        source: "builtin:eval", "synthetic", or a file that `prompts.source` accepts.
+        limit: The most prompts of a file, or of each family of builtin:eval. None: all prompts of a file, DEFAULT_LIMIT
+            of each family.
+        synthetic_words: The number of words of a synthetic prompt.
+        seed: The seed of synthetic prompts.
 
     Raises:
         InputError: The file is missing or damaged, or holds no prompt.
@@ -79,9 +80,9 @@ def load_eval_prompts(tokenizer: PreTrainedTokenizerBase, per_family: int) -> di
 def load_workload(
     config: BenchConfig, features_dir: Path | StoragePath, target: Target
 ) -> tuple[dict[str, list[Prompt]], int]:
-    """Returns the prompts of an in-process measurement by task, and how many are too long for the target.
+    """Returns task -> prompts for an engine in this process, and the number of prompts that are too long.
 
-    They are those of `bench.prompts`, or without it the prompts that training held out.
+    The prompts come from `bench.prompts`. If it is not set, they are the prompts that were held out from training.
 
     Raises:
         InputError: No prompt is left.
@@ -109,7 +110,7 @@ def load_workload(
 def tokenize_prompts(
     prompts: Mapping[str, Sequence[ChatPrompt]], tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, list[Prompt]]:
-    """Renders prompts in the target's chat template. Raises InputError without one."""
+    """Renders prompts with the chat template of the tokenizer. Raises InputError if it has no chat template."""
     return {
         task: [Prompt(prompt.id, tuple(render_prompt(prompt.messages, tokenizer))) for prompt in some]
         for task, some in prompts.items()
@@ -117,7 +118,7 @@ def tokenize_prompts(
 
 
 def interleave_tasks(by_task: Mapping[str, Sequence[Unit]]) -> list[Unit]:
-    """Returns one unit of each task in turn, so that a slow minute of the machine affects all tasks alike."""
+    """Returns the first unit of each task, then the second, and so on. So a slow minute affects all tasks equally."""
     return [unit for turn in zip_longest(*by_task.values()) for unit in turn if unit is not None]
 
 
@@ -129,18 +130,18 @@ def run_paired(
 ) -> dict[str, list[list[Result]]]:
     """Runs every unit in all arms back to back and returns results[arm][unit][repeat].
 
-    The first arm changes from unit to unit and from repeat to repeat, so that no arm always finds warm caches or the
-    quieter half of a minute:
+    The first arm changes from unit to unit and from repeat to repeat. So no arm always runs with warm caches. The order
+    with arms A and B:
 
         repeat 0   unit 0: A B   unit 1: B A   unit 2: A B
         repeat 1   unit 0: B A   unit 1: A B   unit 2: B A
 
     Args:
-        arms: functions that run a unit.
-        units: what they run.
-        repeats: how often each runs.
-        is_cut_short: called after each run. If it returns True, the results so far are returned, without those of a
-            unit that has not run in all arms.
+        arms: Arm name -> function that runs a unit.
+        units: The units, such as prompts or blocks of requests.
+        repeats: The number of runs of each unit in each arm.
+        is_cut_short: Called after each run. If it returns True, no further unit runs, and the results so far are
+            returned, without those of a unit that has not run in all arms.
     """
     names = list(arms)
     results: dict[str, list[list[Result]]] = {name: [[] for _ in units] for name in names}
@@ -163,7 +164,7 @@ def _builtin_prompt(family: str, index: int) -> ChatPrompt:
 
 
 def _synthetic_prompt(num_words: int, seed: str, index: int) -> ChatPrompt:
-    """Returns random words of the evaluation grammar. Each prompt starts differently, so that no prefix is cached."""
+    """Returns a prompt of random words of builtin:eval. It starts with `index`, so the prefix cache does not match."""
     rng = random.Random(seed)
     families = list(FAMILIES)
     words: list[str] = []

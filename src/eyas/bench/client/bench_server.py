@@ -2,8 +2,9 @@
 
 Every point runs in every arm, block by block, on the same prompts:
 
-    block 0     baseline      speculative      a block is the unit of comparison: all arms get the same requests back
-    block 1     speculative   baseline         to back, and the first arm changes from block to block
+    time ->     1st           2nd
+    block 0     baseline      speculative      every arm gets the requests of block 0, one arm after the other
+    block 1     speculative   baseline         the other arm is first in block 1
 """
 
 import dataclasses
@@ -31,19 +32,20 @@ from eyas.bench.workload import ChatPrompt, interleave_tasks, load_prompts, run_
 
 
 def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, progress: bool = True) -> dict[str, Any]:
-    """Measures the server and returns results.json.
+    """Measures the server, writes results.json and report.html, and returns the content of results.json.
 
     Args:
-        url: of the server's API, with a head if there is a baseline.
-        baseline: of a server without a head; None if there is none.
-        config: the keys `client.*`.
-        out_dir: the directory of both files, which are written at the end.
-        progress: show a progress bar.
+        url: The URL of the API of the server to measure, such as http://HOST:8000/v1. If `baseline` is given, this
+            server should serve the target with a head.
+        baseline: The URL of a second server, which serves the target without a head. None: no second server.
+        config: The keys `client.*`.
+        out_dir: The directory in which results.json and report.html are written at the end.
+        progress: Shows a progress bar.
 
     Raises:
         EyasError: The prompts or the arms cannot be used.
-        StageError: No request was answered, and nothing is written; or a server went down, and both files hold what was
-            measured before.
+        StageError: No request was answered; then no file is written. Or a server went down; then results.json and
+            report.html hold the results before that.
     """
     prompts = load_prompts(config.prompts, config.limit, config.synthetic_words, config.seed)
     bar = Progress("bench", None, "answers", enabled=progress)
@@ -81,7 +83,7 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
 
 
 def reproduce_command(url: str, baseline: str | None, config: ClientConfig) -> str:
-    """Returns the shell command that repeats the run, without default values and without values of URL queries."""
+    """Returns the shell command that repeats the run. Leaves out keys with default values and values of URL queries."""
     words = ["eyas", "bench", "--url", redact_location(url)]
     words += [] if baseline is None else ["--baseline", redact_location(baseline)]
     keys, defaults = _flatten(_public_config(config)), _flatten(ClientConfig())
@@ -94,7 +96,7 @@ def _public_config(config: ClientConfig) -> ClientConfig:
 
 
 def _flatten(config: Any, prefix: str = "client.") -> dict[str, Any]:
-    """Returns the values of a configuration by key, those of a nested table as prefix.table.key."""
+    """Returns key -> value of a configuration, such as "client.seed" and, for a nested table, "client.slo.ttft_ms"."""
     flat: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         key, value = f"{prefix}{field.name}", getattr(config, field.name)
@@ -105,8 +107,13 @@ def _flatten(config: Any, prefix: str = "client.") -> dict[str, Any]:
 class ServerBenchmark:
     """One measurement of all arms. It counts requests, and the answers that are identical in both arms.
 
-    num_answered, num_failed: requests so far, warm-ups included. first_error: of the first failed request. down: the
-    arm whose server refuses connections, with the error; from then on nothing is sent.
+    Attributes:
+        plan: The blocks of requests under load.
+        num_answered: The number of requests that succeeded so far, warm-up requests included.
+        num_failed: The number of requests that failed so far, warm-up requests included.
+        first_error: The error of the first failed request; "" if none failed.
+        down: The name of the arm whose server refuses connections, with the error. None while all servers accept them.
+            No request is sent after a server went down.
     """
 
     def __init__(
@@ -124,7 +131,7 @@ class ServerBenchmark:
 
     @property
     def num_requests(self) -> int:
-        """All requests, warm-ups included."""
+        """The number of requests of the whole measurement, warm-up requests included."""
         config = self._config
         single = len(self._pool) * config.repeats if config.one_stream else 0
         warm_ups = (self.plan.num_points + config.one_stream) * config.warm_up
@@ -143,18 +150,18 @@ class ServerBenchmark:
         return metrics
 
     def run_blocks(self, blocks: Sequence[LoadBlock[ChatPrompt]]) -> dict[str, list[BlockResult]]:
-        """Returns the results by arm, without the block in which a server went down; none if that was the first."""
+        """Returns arm -> results of the blocks that ran in all arms; {} if a server went down in the first block."""
         results = {name: list(chain.from_iterable(some)) for name, some in self._run_all(blocks, 1).items()}
         return results if all(results.values()) else {}
 
     def lossless_counts(self) -> dict[str, Any]:
-        """Returns `lossless` of results.json: how many answers had the same text in both arms, over all loads."""
+        """Returns `lossless` of results.json: the number of answers with the same text in both arms."""
         reference = "the server without speculation, under the same load" if self._num_compared else "none: not checked"
         counts = {"prompts": self._num_compared, "identical": self._num_identical}
         return counts | {"dtype": "as served", "reference": reference}
 
     def _run_all(self, blocks: Sequence[LoadBlock[ChatPrompt]], repeats: int) -> dict[str, list[list[BlockResult]]]:
-        """Warms every arm up and returns the results by arm, block and repeat."""
+        """Sends the warm-up requests to every arm, then all blocks. Returns results[arm][block][repeat]."""
         config = self._config
         arms = {name: partial(self._run_block, name) for name in self._arms}
         for run in arms.values():
@@ -183,7 +190,7 @@ class ServerBenchmark:
         return result
 
     def _task_metrics(self, results: Mapping[str, Sequence[Sequence[BlockResult]]]) -> dict[str, Any]:
-        """Returns an entry of `tasks` from blocks of one request by arm, prompt and repeat."""
+        """Returns an entry of `tasks` in results.json. results[arm][prompt][repeat]: a block of one request."""
         seed = self._config.seed
         tpot_ms = {name: [_median_ms(blocks, "tpot_s") for blocks in some] for name, some in results.items()}
         e2e_ms = {name: [_median_ms(blocks, "e2e_s") for blocks in some] for name, some in results.items()}

@@ -1,10 +1,10 @@
-"""A connection that keeps each response as raw chunks with their arrival times.
+"""Sends HTTP requests and stores each response as raw chunks with their arrival times.
 
-    while the clock runs    bytes arrive -> httptools (C) -> (time, bytes) into a list
-    afterwards              `response_parser` reads the chunks
+    during the measurement    bytes arrive -> httptools (C) -> (time, bytes) into a list
+    after the measurement     `response_parser` parses the chunks
 
-32 streams with a token every millisecond send 32,000 chunks a second: a client that parses JSON meanwhile measures
-itself. Times are `time.perf_counter`, in seconds.
+32 streams with a token every millisecond send 32,000 chunks a second. A client that parses JSON during the measurement
+would be slower than the server. Times are `time.perf_counter`, in seconds.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from eyas.base.openai_http import CHAT_PATH, CONNECT_TIMEOUT_S, DEFAULT_PORTS, p
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The chat route of a server. target: path and query, as in the request line."""
+    """The chat route of a server. target: the path and query of its URL."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """The value of the Host header: IPv6 addresses in brackets, the port only if it is not the scheme's own."""
+        """The value of the Host header: IPv6 addresses in brackets, the port only if it is not 80 or 443."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS["https" if self.uses_tls else "http"] else f"{host}:{self.port}"
 
@@ -40,11 +40,11 @@ class Endpoint:
         """Parses the URL of an API (".../v1"), or of another route that accepts chat completion requests.
 
         Args:
-            url: an http or https URL.
-            source: the flag that holds it.
+            url: An http or https URL.
+            source: The flag of the command line that gives the URL, for the error message.
 
         Raises:
-            UsageError: It is not such a URL, or contains credentials.
+            UsageError: `url` is not an http or https URL, or contains credentials.
         """
         parts = parse_api_url(url, source)
         path = parts.path.rstrip("/")
@@ -57,9 +57,16 @@ class Endpoint:
 
 @dataclass
 class RawResponse:
-    """A response as it arrived. sent_s: when the request was written to the socket; end_s: arrival of the last byte.
+    """A response that is not yet parsed. Times are `time.perf_counter`, in seconds.
 
-    error: the reason if the response is incomplete. connected: False if no connection could be opened.
+    Attributes:
+        sent_s: The time at which the request was written to the socket.
+        status: The HTTP status; 0 if none arrived.
+        headers: The headers by lower-case name.
+        chunks: The chunks of the body with their arrival times.
+        end_s: The arrival time of the last byte, or the time of the error.
+        error: The reason if the response is incomplete; None if it is complete.
+        connected: False if no connection could be opened.
     """
 
     sent_s: float
@@ -72,7 +79,7 @@ class RawResponse:
 
     @property
     def body(self) -> bytes:
-        """All chunks together."""
+        """The bytes of all chunks, joined."""
         return b"".join(chunk for _, chunk in self.chunks)
 
 
@@ -89,7 +96,7 @@ class HttpConnection(asyncio.Protocol):
         self._keep_alive = True
 
     async def request(self, method: str, target: str, body: bytes, timeout_s: float) -> RawResponse:
-        """Sends a request and returns the response. If it is incomplete, its `error` is the reason."""
+        """Sends a request and returns the response. `RawResponse.error` says why a response is incomplete."""
         lines = [f"{method} {target} HTTP/1.1", f"Host: {self._endpoint.authority}"]
         lines += [f"{name}: {value}" for name, value in self._headers.items()]
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"] if method == "POST" else []
@@ -106,7 +113,7 @@ class HttpConnection(asyncio.Protocol):
         return response
 
     async def _exchange(self, data: bytes, timeout_s: float) -> str | None:
-        """Writes a request and waits for the end of the response. Returns the reason if it is incomplete."""
+        """Writes a request and waits for the end of its response. Returns the error; None for a complete response."""
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
         self._done = asyncio.get_running_loop().create_future()
@@ -120,7 +127,7 @@ class HttpConnection(asyncio.Protocol):
             self._done = None
 
     async def _open(self, timeout_s: float) -> str | None:
-        """Connects if the connection is not open. Returns the reason if that fails."""
+        """Opens the connection if it is not open. Returns the error; None if the connection is open."""
         if self._transport is not None and not self._transport.is_closing():
             return None
         seconds = min(CONNECT_TIMEOUT_S, timeout_s)
@@ -165,7 +172,7 @@ class HttpConnection(asyncio.Protocol):
             self._end_response(f"the response is not HTTP ({error})")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends a response of unknown length; any other response that is still open is incomplete."""
+        """Ends the response. It is complete only if neither a content length nor chunks announced its end."""
         self._transport = None
         headers = self._response.headers
         if self._response.status and "content-length" not in headers and "transfer-encoding" not in headers:
@@ -185,7 +192,7 @@ class HttpConnection(asyncio.Protocol):
         self._keep_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
-        """Stores a chunk of the body without its framing."""
+        """Stores a chunk of the body with its arrival time."""
         self._response.chunks.append((self._now_s, body))
 
     def on_message_complete(self) -> None:

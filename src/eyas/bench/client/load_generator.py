@@ -1,4 +1,7 @@
-"""Sends blocks of requests to one server and measures the responses. `engine_request_loops.py` does it in process."""
+"""Sends blocks of requests to one server and measures the responses.
+
+`engine_request_loops.py` does the same for an engine in this process.
+"""
 
 import asyncio
 import gc
@@ -12,13 +15,20 @@ from eyas.bench.client.response_parser import parse_response
 from eyas.bench.load_test import LoadBlock
 from eyas.bench.request_metrics import BlockResult
 
-INFO_TIMEOUT_S = 30.0  # for the list of models and the counters
-RECONNECT_WAIT_S = 1.0  # before a server that refused a connection is tried once more
+INFO_TIMEOUT_S = 30.0  # time limit of a GET request, for the list of models and the counters
+RECONNECT_WAIT_S = 1.0  # wait before another connection to a server that refused one
 
 
 @dataclass(frozen=True)
 class LoadGenerator:
-    """A client of one server. It calls `on_response` after each response, while the clock runs: keep it short."""
+    """A client of one server.
+
+    Attributes:
+        endpoint: The chat route of the server.
+        headers: The headers of every request.
+        timeout_s: The time limit of one request.
+        on_response: Called after each response. Requirement: it returns quickly; it runs during the measurement.
+    """
 
     endpoint: Endpoint
     headers: Mapping[str, str]
@@ -29,7 +39,7 @@ class LoadGenerator:
         """Sends the JSON bodies of a block's requests and measures the responses.
 
         A closed loop has one connection for each stream, and a stream sends its next request when its response ends.
-        An open loop sends each request at its arrival time, however many are in flight.
+        An open loop sends each request at its arrival time, also if earlier requests are still running.
         """
         start_s = time.perf_counter()
         gc.disable()  # a collection can stop the client for milliseconds
@@ -62,7 +72,7 @@ class LoadGenerator:
         return responses
 
     def get(self, target: str) -> RawResponse:
-        """Requests another route of the server."""
+        """Sends a GET request to a path of the server."""
 
         async def run() -> RawResponse:
             connection = HttpConnection(self.endpoint, self.headers)
@@ -73,6 +83,6 @@ class LoadGenerator:
         return asyncio.run(run())
 
     def is_down(self) -> bool:
-        """Returns True if the server still refuses connections a second after it refused one."""
+        """Waits a second, then returns True if the server refuses a new connection."""
         time.sleep(RECONNECT_WAIT_S)
         return not self.get("/").connected

@@ -1,4 +1,4 @@
-"""Parses raw responses into samples, after the clock has stopped.
+"""Parses raw responses into samples, after the measurement of a block.
 
 chunks -> server-sent events -> text, token counts, the time of each chunk of text -> RequestSample
 """
@@ -12,11 +12,11 @@ from eyas.base.openai_http import describe_error, error_type
 from eyas.bench.client.http_connection import RawResponse
 from eyas.bench.request_metrics import RequestSample, SpecDecodeStats
 
-NAMES_STREAM = "its message names stream"  # end of the error of a server that may reject the key `stream`
+NAMES_STREAM = "its message names stream"  # appended to the error of a 4xx response that contains the word "stream"
 
 
 def parse_response(request_id: str, response: RawResponse) -> RequestSample:
-    """Returns the sample of a response. A response that cannot be used gives a sample with an error."""
+    """Returns the sample of a response. For a failed response, the sample has an `error`."""
     sample = RequestSample(request_id, response.sent_s, response.end_s, error=response.error)
     if sample.error is not None:
         return sample
@@ -46,7 +46,7 @@ def split_events(response: RawResponse) -> Iterator[tuple[float, str]]:
 
 
 def _parse_answer(sample: RequestSample, response: RawResponse) -> RequestSample:
-    """Returns the sample with the answer's text and token counts. A response without streaming is one event."""
+    """Returns `sample` with the text and token counts of the answer. Raises if the body is not a chat completion."""
     is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
     texts: list[str] = []
     chunk_times_s: list[float] = []
@@ -91,8 +91,14 @@ def _parse_answer(sample: RequestSample, response: RawResponse) -> RequestSample
 def _parse_spec_decode(value: dict[str, Any]) -> SpecDecodeStats | None:
     """Parses `metrics.speculative_decoding` of vLLM and eyas, or SGLang's meta_info.
 
-    SGLang puts meta_info beside the choices on its own route, and into a choice on OpenAI's if the request has
-    `return_meta_info`. It counts verify steps and output tokens.
+    On SGLang's /generate route, meta_info is beside `choices`. On its OpenAI route, meta_info is in a choice, if the
+    request has `return_meta_info`. meta_info holds the number of verify steps and of output tokens.
+
+    Args:
+        value: The JSON of a response or of one server-sent event.
+
+    Returns:
+        The counts; None if `value` has none.
     """
     if metrics := (value.get("metrics") or {}).get("speculative_decoding"):
         steps = metrics.get("num_spec_steps") or 0

@@ -1,16 +1,18 @@
-"""The arms of `eyas bench --url`: which servers and which extra request keys are measured.
+"""Chooses the arms of `eyas bench --url`: each arm is a server and the extra keys of its requests.
 
---url URL --baseline URL     baseline, speculative        two servers, with and without a head
---url URL, an eyas server    baseline, speculative        speculation "off" and "auto" in the requests
---url URL, any other         server                       nothing to compare
+flags                            arms                     how the arms differ
+--url URL --baseline URL         baseline, speculative    two servers, without and with a head
+--url URL of an eyas server      baseline, speculative    the request key speculation="off" or "auto"
+--url URL of another server      server                   one arm only, no comparison
 
-Where the answers do not report acceptance, it comes from the counters of the server's /metrics (Prometheus):
+If the answers do not report acceptance, it is computed from the counters of the server's /metrics (Prometheus):
 
-vLLM      draft steps, accepted draft tokens, and these by position    acceptance length = 1 + accepted / steps
-SGLang    verify steps and tokens of finished answers                  acceptance length = tokens / steps
+server    counters                                                       acceptance length
+vLLM      draft steps, accepted draft tokens in total and by position    1 + accepted / steps
+SGLang    verify steps, and tokens of finished answers                   tokens / steps
 
-The counters are read before and after a block. Their difference belongs to the block and includes requests that other
-clients sent meanwhile. SGLang's gauge `sglang:spec_accept_length` covers only its last few steps and is not read.
+The counters are read before and after a block. Their difference includes requests that other clients sent during the
+block. SGLang's gauge `sglang:spec_accept_length` is not read, because it covers only the last few steps.
 """
 
 import json
@@ -39,14 +41,18 @@ VERIFICATIONS = "sglang:spec_verify_calls_total"
 TOKENS = "sglang:generation_tokens_total"
 
 SpecDecodeCounters = Counter[str | int]
-"""Counts since the server started, over all labels: by name, and those of BY_POSITION by the position."""
+"""Counter name -> count since the server started, summed over labels. BY_POSITION has the position as key."""
 
 
 @dataclass(frozen=True)
 class ServerArm:
-    """A load generator, the model that its requests name, and their extra keys.
+    """One arm: a server, and the keys of the requests to it.
 
-    metrics_path: the route of the server's counters; None if it has none, or its answers report acceptance.
+    Attributes:
+        load_generator: The client of the server.
+        model: The value of `model` in every request.
+        extra: Further keys of every request.
+        metrics_path: The path of the server's counters. None: the server has none, or its answers report acceptance.
     """
 
     load_generator: LoadGenerator
@@ -85,7 +91,7 @@ class ServerArm:
 
 
 def parse_counters(page: str) -> SpecDecodeCounters | None:
-    """Parses a /metrics page. Returns None for a page of another server; a missing counter is 0."""
+    """Parses a /metrics page. Returns None if it is not of vLLM or SGLang. A missing counter is 0."""
     if "vllm:" not in page and "sglang:" not in page:
         return None
     counters = SpecDecodeCounters()
@@ -101,7 +107,7 @@ def parse_counters(page: str) -> SpecDecodeCounters | None:
 
 
 def counter_difference(before: SpecDecodeCounters | None, after: SpecDecodeCounters | None) -> SpecDecodeStats | None:
-    """Returns the counts between two readings; None if nothing was drafted or the server restarted."""
+    """Returns the difference of two readings; None if nothing was drafted or the server restarted between them."""
     if before is None or after is None:
         return None
     counts = SpecDecodeCounters({key: count - before[key] for key, count in after.items()})
@@ -119,10 +125,16 @@ def counter_difference(before: SpecDecodeCounters | None, after: SpecDecodeCount
 def discover_arms(
     url: str, baseline: str | None, config: ClientConfig, on_response: Callable[[], None]
 ) -> dict[str, ServerArm]:
-    """Returns the arms by name.
+    """Returns the arms by name, as in the table of the module docstring.
+
+    Args:
+        url: The URL of `--url`.
+        baseline: The URL of `--baseline`; None without it.
+        config: The keys `client.*`.
+        on_response: See `LoadGenerator.on_response`.
 
     Raises:
-        UsageError: A URL is invalid, or the model must be named.
+        UsageError: A URL is invalid, or the server lists several models and client.model is not set.
         InputError: The server does not serve the model, or rejects the API key.
         StageError: The server does not answer.
     """
@@ -136,7 +148,7 @@ def discover_arms(
 
 
 def _build_arm(url: str, flag: str, config: ClientConfig, on_response: Callable[[], None]) -> tuple[ServerArm, bool]:
-    """Returns the arm, and True if eyas serves it."""
+    """Returns the arm of a server, and True if it is an eyas server. flag: the flag that gives `url`."""
     endpoint = Endpoint.parse(url, flag)
     headers = {"Accept": "text/event-stream" if config.stream else "application/json"}
     headers |= auth_headers(read_api_key(config.api_key_env))
@@ -158,7 +170,7 @@ def _build_arm(url: str, flag: str, config: ClientConfig, on_response: Callable[
 
 
 def _list_models(url: str, endpoint: Endpoint, generator: LoadGenerator) -> Sequence[Mapping[str, Any]]:
-    """Returns the models that the server lists; none if it has no such list."""
+    """Returns the models that the server lists at /v1/models; [] if it has no such list."""
     head, found, query = endpoint.target.partition(CHAT_PATH)
     if not found:
         return []
