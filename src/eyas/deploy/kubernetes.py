@@ -4,12 +4,14 @@
                 PodMonitoring (metrics, for GKE)
     jobs/       ConfigMap with the recipe, and a Job for each stage before the head; shared stages are Indexed Jobs
 
-`kubectl apply -f serving` applies all of serving/ at once. Jobs are applied one by one with `job_commands`: a Job does
-not wait for another one, and a stage whose parent is unfinished exits with 2, which its Job takes for wrong input.
+`kubectl apply -f serving` applies all objects of serving/. Jobs must be applied one after the other with
+`job_commands`, because a Job does not wait for the previous Job. A stage whose input is unfinished exits with code 2,
+and its Job fails.
 
-        eyas prompts    prompts.world = N     pods 0 .. N-1, each with JOB_COMPLETION_INDEX, one run directory
-        eyas respond    calls the server of respond.url
-        eyas capture    capture.world = N     as prompts; each pod loads the target
+        Job             pods
+        eyas prompts    prompts.world pods; each gets JOB_COMPLETION_INDEX, and all write to one run directory
+        eyas respond    one pod, which calls the server of respond.url
+        eyas capture    capture.world pods; each loads the target
         eyas train      one pod
 
 The Deployment and the Jobs read the Secret NAME-secrets as environment variables, if it exists: HF_TOKEN for gated
@@ -48,7 +50,7 @@ GPU_STAGES = ("capture", "train")
 
 
 def build_serving(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
-    """Returns the objects that serve, by file name. Raises UsageError if the engine needs a GPU and has none."""
+    """Returns file name -> object of serving/. Raises UsageError if the engine needs a GPU and the recipe has none."""
     launch.require_accelerator("kubernetes", config.accelerator_count)
 
     def labels() -> dict[str, str]:  # a new one each time: YAML would write a repeated one as an alias
@@ -82,7 +84,7 @@ def _labels(app: str, component: str) -> dict[str, str]:
 
 
 def _container(config: KubernetesConfig, app: str, has_gpu: bool, environment: Mapping[str, str]) -> Json:
-    """Returns the fields that the containers of the Deployment and the Jobs share: environment, resources, rights."""
+    """Returns the fields of a container that the Deployment and the Jobs share."""
     limits: Json = {"memory": f"{config.memory_gb}Gi"}
     if has_gpu:
         limits["nvidia.com/gpu"] = str(config.accelerator_count)
@@ -167,10 +169,14 @@ def _autoscaler_spec(config: KubernetesConfig, launch: Launch) -> Json:
 
 @dataclass(frozen=True)
 class DataStages:
-    """The stages before the head, as a recipe configures them.
+    """The stages that run as Jobs.
 
-    name, recipe: the name and the resolved text of the recipe. image: eyas's own. num_pods: the pods of each stage, in
-    the order of the stages. url: the server that `respond` calls.
+    Attributes:
+        name: The name of the recipe.
+        image: The image of eyas.
+        recipe: The text of the resolved recipe.
+        num_pods: Stage -> number of pods, in the order of the stages.
+        url: The URL of the server that `respond` calls (`respond.url`); None if it is not set.
     """
 
     name: str
@@ -181,10 +187,10 @@ class DataStages:
 
 
 def build_jobs(config: KubernetesConfig, stages: DataStages) -> dict[str, Json]:
-    """Returns the objects of the data stages, by file name, in their order.
+    """Returns file name -> object of jobs/, in the order in which they must be applied.
 
     Raises:
-        UsageError: the recipe's name is no name in a cluster, or `respond` would call its own pod.
+        UsageError: The recipe's name is not valid in a cluster, or respond.url is an address of the pod itself.
     """
     if not NAME.fullmatch(stages.name):
         problem = f"The recipe's name {stages.name!r} is not a valid name for Jobs"
@@ -252,7 +258,7 @@ def apply_command(directory: Path) -> str:
 
 
 def job_commands(objects: Mapping[str, Json], directory: Path) -> list[str]:
-    """Returns the commands that apply the objects of `build_jobs`, and wait for the end of each Job."""
+    """Returns one command for each object of `build_jobs`; it applies the object and waits until a Job is complete."""
     commands = []
     for name, value in objects.items():
         command = f"kubectl apply -f {shlex.quote(str(directory / name))}"
@@ -265,6 +271,6 @@ def job_commands(objects: Mapping[str, Json], directory: Path) -> list[str]:
 
 
 def write_manifests(objects: Mapping[str, Json], parents: Mapping[str, str], directory: Path) -> Provenance:
-    """Writes the objects as YAML. parents: the digest of the head, if something serves it."""
+    """Writes the objects as YAML. parents: {"head": digest} of the served head; {} for Jobs only."""
     dump = partial(yaml.safe_dump, sort_keys=False, width=120)
     return write_objects(directory, "kubernetes", objects, parents, dump)

@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 def http_probe(request: Json) -> Json:
-    """Returns a Kubernetes probe that sends this request. The caller adds the failure threshold."""
+    """Returns a Kubernetes probe that sends an HTTP GET request. The caller must add `failureThreshold`."""
     return {"httpGet": request, "periodSeconds": PROBE_PERIOD_S, "timeoutSeconds": PROBE_TIMEOUT_S}
 
 
@@ -39,7 +39,14 @@ def startup_attempts(startup_s: int) -> int:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """The target and the head of a run. target: a hub id, a URL or a local directory; recipe: the recipe's name."""
+    """The target and the head of a run.
+
+    Attributes:
+        recipe: The name of the recipe.
+        target: The target: a hub id or URL as text, or a local directory as a Path.
+        head: The head directory.
+        head_digest: The digest of the head.
+    """
 
     recipe: str
     target: str | Path
@@ -49,7 +56,18 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Launch:
-    """The way to start one container. artifacts: local directories, by their name below `artifact_uri`."""
+    """The image, arguments and environment of one container, and the files that it loads.
+
+    Attributes:
+        name: The name of the endpoint, the Service and the model.
+        engine: "eyas", "sglang" or "vllm".
+        image: The image of the engine.
+        arguments: The arguments of the engine.
+        environment: The environment variables of the container.
+        artifact_uri: The URL of the directory in the bucket that holds the artifacts.
+        artifacts: Name below `artifact_uri` -> local directory to upload.
+        head_digest: The digest of the head.
+    """
 
     name: str
     engine: str
@@ -67,7 +85,7 @@ class Launch:
 
     @property
     def predict_route(self) -> str:
-        """The route of predictions. That of eyas accepts `instances`, too; the others' is OpenAI chat (rawPredict)."""
+        """The route of predictions. eyas accepts `instances` or OpenAI chat there; SGLang and vLLM OpenAI chat."""
         return "/predict" if self.engine == "eyas" else "/v1/chat/completions"
 
     @property
@@ -87,7 +105,7 @@ class Launch:
 
 
 def build_launch(config: DeployConfig, model: ServedModel) -> Launch:
-    """Returns the start of a container. Raises UsageError if the recipe leaves out what has no default."""
+    """Returns the launch of a recipe's container. Raises UsageError if deploy.image or deploy.storage is not set."""
     name = config.name or model.recipe
     if not NAME.fullmatch(name):
         raise UsageError(f"The recipe's name {name!r} is not valid on the platform", f"Set deploy.name to {NAME_RULE}")
@@ -120,7 +138,7 @@ def _short(digest: str, digits: int) -> str:
 
 
 def _build_arguments(config: DeployConfig, name: str, target: str | None) -> tuple[str, ...]:
-    """Returns the engine's arguments. A target of None is among the artifacts."""
+    """Returns the engine's arguments. target: None if the target is one of the uploaded artifacts."""
     if config.engine != "eyas":
         return config.arguments
     arguments = ["serve", "--no-compile", "--served-name", name]
@@ -136,10 +154,10 @@ def _build_environment(config: DeployConfig, name: str, target: str | None) -> d
 
 
 def upload_artifacts(launch: Launch, progress: bool = True) -> None:
-    """Uploads the artifacts that are not in the bucket yet. Raises InputError and StorageError.
+    """Uploads the files of the artifacts that are not yet in the bucket. Raises InputError and StorageError.
 
-    The directory is named after the digest of its content and an object appears whole, so an object of the right size
-    is the right one.
+    The name of the directory in the bucket contains the digest of its content, and an upload is atomic. So a file that
+    exists with the right size is not uploaded again.
     """
     root = StoragePath(launch.artifact_uri)
     files = {
@@ -167,9 +185,16 @@ def write_objects(
     parents: Mapping[str, str],
     to_text: Callable[[Json], str | bytes],
 ) -> Provenance:
-    """Writes the objects of a platform, by file name, and finishes the directory. Does nothing where it is finished.
+    """Writes one file for each object, then provenance.json, which marks the directory as finished.
 
-    `parents` holds the digest of the head, if something serves it; `to_text` returns the content of an object's file.
+    Does nothing if the directory is finished with the same objects. Removes files of an earlier recipe.
+
+    Args:
+        directory: The directory of the files.
+        platform: "vertex" or "kubernetes".
+        objects: File name -> object.
+        parents: The digest of the served head as {"head": digest}; {} if the objects serve no head.
+        to_text: Returns the content of the file of an object.
     """
     started_s = time.time()
     inputs = StageInputs(f"deploy-{platform}", digest_json(dict(objects)), parents)

@@ -1,7 +1,7 @@
-"""A client of Vertex AI's REST API with retries, for `vertex_deployment`. It wraps those of google-cloud-aiplatform.
+"""Calls Vertex AI's REST API with retries, for `vertex_deployment`.
 
-The clients below Google's Model and Endpoint classes take the requests as JSON, so what was written to the files is
-what is sent. The transport is REST because it passes proxies that gRPC does not, and because a test can listen to it.
+It uses the low-level clients of google-cloud-aiplatform. They accept requests as JSON, so the content of the written
+files is sent unchanged. The transport is REST, because REST works behind proxies that block gRPC.
 """
 
 import json
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 TIMEOUT_S = 60.0  # of one request
 MAX_QUOTED_CHARS = 120
-RERUN = "Run the same command again: it continues with what is there"
+RERUN = "Run the same command again: it continues where it stopped"
 REPLICA_KEYS = ("minReplicaCount", "maxReplicaCount", "autoscalingMetricSpecs")
 
 
@@ -27,7 +27,10 @@ REPLICA_KEYS = ("minReplicaCount", "maxReplicaCount", "autoscalingMetricSpecs")
 class RetryPolicy:
     """The waits of a client in seconds.
 
-    backoff_s: before each retry. poll_interval_s: between two polls of a long operation. timeout_s: for its end.
+    Attributes:
+        backoff_s: The wait before each retry; its length is the number of retries.
+        poll_interval_s: The wait between two polls of a long operation.
+        timeout_s: The time limit of a long operation.
     """
 
     backoff_s: tuple[float, ...] = (1.0, 4.0, 16.0)
@@ -36,14 +39,14 @@ class RetryPolicy:
 
 
 class VertexClient:
-    """A client of one location of one project. Every call first checks what is there, so that it may be repeated.
+    """A client of one location of one project. Every method can be called again after an error.
 
-    All methods raise EyasError: InputError and UsageError for what the user can correct, StageError for a failure that
-    the same command may overcome.
+    All methods raise EyasError: InputError and UsageError for what the user can correct, StageError for a failure after
+    which the user can run the same command again.
     """
 
     def __init__(self, config: VertexConfig, retry_policy: RetryPolicy) -> None:
-        """Creates the clients. Raises UsageError without their package and InputError without credentials."""
+        """Creates the clients. Raises UsageError without google-cloud-aiplatform, InputError without credentials."""
         try:
             from google.auth.credentials import AnonymousCredentials
             from google.cloud import aiplatform_v1
@@ -64,11 +67,11 @@ class VertexClient:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def get_model(self, name: str) -> Any | None:
-        """Returns the model of this resource name, or None. Raises InputError for one that eyas did not create."""
+        """Returns the model with this name; None if missing. Raises InputError if eyas did not create the model."""
         return self._get_owned(lambda: self.models.get_model(name=name, retry=None, timeout=TIMEOUT_S))
 
     def get_endpoint(self, name: str) -> Any | None:
-        """Returns the endpoint of this resource name with its deployed models, or None, as `get_model`."""
+        """Returns the endpoint with this resource name; None if missing. Raises InputError if it is not from eyas."""
         return self._get_owned(lambda: self.endpoints.get_endpoint(name=name, retry=None, timeout=TIMEOUT_S))
 
     def list_models(self, parent: str, name: str) -> list[Any]:
@@ -83,7 +86,7 @@ class VertexClient:
         resource = self.retry(_none_if_missing(get))
         if resource is not None and not _has_labels(resource.labels, OWNER_LABELS):
             problem = f"{resource.name} exists and was not created by eyas (it has no label managed_by=eyas)"
-            raise InputError(problem, "Choose another deploy.name, or delete it yourself")
+            raise InputError(problem, "Choose another deploy.name, or delete that resource")
         return resource
 
     # --- changing ----------------------------------------------------------------------------------------------------
@@ -108,7 +111,7 @@ class VertexClient:
             self.wait_for_operation(operation.operation)
 
     def deploy(self, request: Json) -> None:
-        """Deploys a model, or waits for the deployment that a request with a lost answer has started."""
+        """Deploys a model and waits until it is done. If the endpoint has a running deployment, only waits for it."""
         message = self.parse_request("DeployModelRequest", request)
 
         def attempt() -> Any:
@@ -154,7 +157,7 @@ class VertexClient:
         self._run(lambda: self.models.delete_model(name=name, timeout=TIMEOUT_S))
 
     def _run(self, call: Callable[[], Any]) -> None:
-        # What is missing was removed by an earlier attempt or by somebody else: both are fine.
+        # A missing resource was already removed, so there is nothing to do.
         operation = self.retry(_none_if_missing(call))
         if operation is not None:
             self.wait_for_operation(operation.operation)
@@ -178,7 +181,12 @@ class VertexClient:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def parse_request(self, kind: str, request: Json) -> Any:
-        """Returns a request as a message of the client. Raises UsageError for a value the API does not define."""
+        """Returns a request as an object of the client. Raises UsageError for a value that the API does not define.
+
+        Args:
+            kind: The type of the request, such as "DeployModelRequest".
+            request: The JSON of the request.
+        """
         try:
             return getattr(self.types, kind).from_json(json.dumps(request))
         except Exception as error:  # protobuf's own ParseError, which its interface does not promise
@@ -239,7 +247,7 @@ def translate_errors(passed_through: tuple[type[Exception], ...] = ()) -> Iterat
 
 
 def to_eyas_error(code: int, message: str) -> EyasError:
-    """Returns the error for a status of the API: that of HTTP, or the code of google.rpc in a long operation."""
+    """Returns the error for a code of the API: an HTTP status, or a google.rpc code of a long operation."""
     quoted = _quote(message)
     if code in (401, 16):
         fix = "Run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"

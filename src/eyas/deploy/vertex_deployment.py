@@ -4,13 +4,13 @@
     endpoint.json     CreateEndpointRequest    a dedicated endpoint and its time limit
     deployment.json   DeployModelRequest       machine, accelerator, replicas, autoscaling
 
-The files hold the JSON of the REST API and are sent as they are. Models and endpoints have ids chosen here, so that
-the same request twice makes one: the endpoint's is the name, the model's the name and a digest of all that it holds.
+The files hold the JSON of the REST API, and their content is sent unchanged. The id of the endpoint is deploy.name. The
+id of the model is deploy.name and a digest of the request. So a repeated request does not create a second resource.
 
     upload ─> model ─> endpoint ─> deployed model ─> older deployed models are removed
 
-Each step of `apply` first checks whether it is done. After any interruption the same command continues, on any machine:
-it waits for a deployment that is already under way (that takes up to half an hour) and does not start a second one.
+Each step of `apply` first checks whether it is done. After an interruption, the same command continues, on any machine.
+If a deployment is running (it takes up to half an hour), the command waits for it and does not start another one.
 """
 
 import re
@@ -27,7 +27,7 @@ from eyas.deploy.launch import PORT, Json, Launch, http_probe, startup_attempts,
 from eyas.deploy.vertex_client import RetryPolicy, VertexClient
 
 MODEL, ENDPOINT, DEPLOYMENT = "model.json", "endpoint.json", "deployment.json"
-DIGEST_CHARS = 12  # of the digest behind the name
+DIGEST_CHARS = 12  # characters of the digest in a model id
 METRIC_PREFIX = "aiplatform.googleapis.com/prediction/online/"
 
 Log = Callable[[str], None]
@@ -36,7 +36,7 @@ Log = Callable[[str], None]
 
 
 def build_requests(config: VertexConfig, launch: Launch) -> dict[str, Json]:
-    """Returns the requests by file name. Raises UsageError without a project, or without a GPU where one is needed."""
+    """Returns file name -> request. Raises UsageError without a project, or if the engine needs a GPU and has none."""
     if config.project is None:
         raise UsageError("The recipe has no deploy.vertex.project", "Set it to the id of a Google Cloud project")
     launch.require_accelerator("vertex", config.accelerator_count)
@@ -103,12 +103,12 @@ def _build_resources(config: VertexConfig) -> Json:
 
 
 def write_requests(config: VertexConfig, launch: Launch, directory: Path) -> Provenance:
-    """Writes the requests. Raises UsageError if the recipe leaves something out."""
+    """Writes the requests as JSON files. Raises UsageError if deploy.vertex.project or a needed GPU is not set."""
     requests = build_requests(config, launch)
     return write_objects(directory, "vertex", requests, {"head": launch.head_digest}, to_json)
 
 
-# --- carrying them out -----------------------------------------------------------------------------------------------
+# --- sending the requests --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _require_owned_endpoint(desired: DesiredState, endpoint: Any | None) -> None
 
 
 def _deploy_model(client: VertexClient, desired: DesiredState, log: Log) -> None:
-    """Deploys the version unless it is deployed or being deployed, and sets the range of its replicas."""
+    """Deploys the model, if it is not yet deployed. If it is, updates its minimum and maximum number of replicas."""
     if client.wait_for_operations(desired.endpoint):
         log("the operation of an earlier command has finished")
     endpoint = client.get_endpoint(desired.endpoint)
