@@ -16,9 +16,13 @@ GB = 1e9
 class Amounts:
     """The data that the stages process.
 
-    prompt_tokens: of all conversations, without the answers.
-    counted: True if the prompts are finished, so that their number is known.
-    answered: True if the answers are finished. Otherwise answer_tokens is the most that they may have.
+    Attributes:
+        num_prompts: The number of prompts (conversations).
+        num_answers: The number of answers.
+        prompt_tokens: The tokens of all conversations, without the answers.
+        answer_tokens: The tokens of all answers.
+        counted: True if `prompts` is finished, so `num_prompts` is exact.
+        answered: True if `respond` is finished. If False, `answer_tokens` is an upper limit.
     """
 
     num_prompts: int
@@ -66,7 +70,12 @@ class Prices:
 class FeatureOption:
     """The costs of training with stored features, or with features that each epoch computes again.
 
-    money includes storage_money. Both are None if a price is unknown.
+    Attributes:
+        read_hours: The hours in which the target computes features.
+        train_hours: The hours of training.
+        stored_bytes: The size of the stored features.
+        storage_money: The price of storing them; None if unknown.
+        money: The price of machine and storage together; None if unknown.
     """
 
     read_hours: float
@@ -170,7 +179,10 @@ POINTS = (
 
 @dataclass(frozen=True)
 class Expectation:
-    """An expected acceptance length. inside: False if it is only the nearest measured point's."""
+    """An expected range of the acceptance length.
+
+    `inside` is False if the number of conversations is outside POINTS; the range is then that of the nearest point.
+    """
 
     low: float
     high: float

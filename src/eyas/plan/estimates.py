@@ -1,7 +1,7 @@
 """Estimates the tokens of each stage, and measures the tokens/s of this machine, for `eyas plan`.
 
-Amounts are counted where a stage is finished, else estimated from the first prompts. Rates are measured for a few
-seconds with the recipe's own target on random tokens.
+The amounts of a finished stage are counted; other amounts are estimated from the first prompts. Rates are measured for
+a few seconds with the target of the recipe on random tokens.
 
 B answers at once, T tokens of a row, D hidden, L = 3D captured features.
 """
@@ -66,7 +66,7 @@ def finished_stages(run: Run, prompts: StageInputs) -> set[str]:
 
 @dataclass(frozen=True)
 class SampledPrompt:
-    """A prompt of a sample that stands for `weight` prompts."""
+    """A sampled prompt. weight: the number of prompts that it represents."""
 
     messages: tuple[Message, ...]
     task: str | None
@@ -79,7 +79,7 @@ class SampledPrompt:
 
 
 def configured_amounts(config: PlanConfig) -> Amounts:
-    """Returns the amounts of the recipe's table [plan], for other hardware."""
+    """Returns the amounts that the recipe's table [plan] gives, for a plan of other hardware."""
     count, means = config.conversations, (config.prompt_tokens, config.answer_tokens)
     assert count is not None, "PlanConfig requires it"
     prompt_tokens, answer_tokens = (round(count * mean) for mean in means if mean is not None)
@@ -87,7 +87,7 @@ def configured_amounts(config: PlanConfig) -> Amounts:
 
 
 def estimate_amounts(run: Run, sources: Sequence[Source], finished: set[str]) -> Amounts:
-    """Returns the amounts: counted for finished stages, else estimated with answers as long as their task allows.
+    """Returns the amounts of data. If `respond` is not finished, every answer counts with its maximum length.
 
     Raises:
         InputError: If the sources hold no prompt.
@@ -137,7 +137,7 @@ def _sample_sources(sources: Sequence[Source]) -> list[SampledPrompt]:
 
 
 def measure_rates(run: Run, amounts: Amounts, to_run: Set[str]) -> Rates:
-    """Measures the rate of each stage that would run. The rate of a server is `plan.respond_tps`, or unknown."""
+    """Measures the rates of the stages in `to_run`. With `respond.url`, `write` is `plan.respond_tps`."""
     respond = run.recipe.respond
     length = max(4, round(amounts.tokens / max(1, amounts.num_prompts)))
     length = min(length, run.target.info.max_positions)
@@ -158,7 +158,7 @@ def measure_rates(run: Run, amounts: Amounts, to_run: Set[str]) -> Rates:
 
 
 def _median_seconds(work: Callable[[], object]) -> float:
-    """Returns the median time of a call after one warm-up call, within about MEASURED_S."""
+    """Returns the median seconds of a call. Calls `work` once as a warm-up, then repeatedly for MEASURED_S seconds."""
     work()
     times: list[float] = []
     while not times or sum(times) < MEASURED_S:
@@ -173,7 +173,7 @@ def _random_ids(run: Run, shape: tuple[int, ...], generator: torch.Generator) ->
 
 
 def _measure_reading(run: Run, length: int, generator: torch.Generator) -> float:
-    """Returns the tokens/s that capture reads."""
+    """Returns the tokens/s of the target's forward in `eyas capture`."""
     batch_tokens = min(run.recipe.capture.batch_tokens, MEASURED_TOKENS)
     ids_BT = _random_ids(run, (max(1, batch_tokens // length), length), generator)
     positions_1T = torch.arange(length)[None]
@@ -185,7 +185,7 @@ def _measure_reading(run: Run, length: int, generator: torch.Generator) -> float
 def _measure_writing(run: Run, longest: int, generator: torch.Generator) -> float | None:
     """Returns the tokens/s that respond generates with `respond.batch_size` answers at once, without prefill.
 
-    None if an answer has at most one token, which prefill gives. longest: the mean over answers of respond.max_tokens.
+    Returns None if an answer has at most one token, which the prefill generates. longest: the tokens of an answer.
     """
     batch_size, max_positions = run.recipe.respond.batch_size, run.target.info.max_positions
     max_tokens = min(max(1, longest), max_positions // 2)

@@ -27,7 +27,14 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage of the plan. hours: None if its time is unknown."""
+    """A stage of the plan.
+
+    Attributes:
+        stage: The name of the stage.
+        state: "finished" or "would run".
+        amount: The work of the stage in words.
+        hours: The hours of the stage; None if they are unknown.
+    """
 
     stage: str
     state: str
@@ -39,7 +46,8 @@ class StagePlan:
 class Plan:
     """The plan of a run; `plan_text` formats it.
 
-    options: None if nothing is captured or trained. expectation: None if no head is trained.
+    `options` is None if no head is trained, or if the features are already captured. `expectation` is None if no head
+    is trained.
     """
 
     run: Run
@@ -197,7 +205,7 @@ def _describe_work(run: Run, amounts: Amounts, feature_bytes: float, head: str) 
 
 
 def _estimate_hours(run: Run, amounts: Amounts, rates: Rates) -> dict[str, float | None]:
-    """Returns the hours of each stage. A server's rate includes prefill; that of eyas's own engine is without it."""
+    """Returns the hours of each stage; None if unknown. Prefill is added for eyas's engine; a server's rate has it."""
     recipe = run.recipe
     reading, writing = to_hours(amounts.prefill_tokens, rates.read), to_hours(amounts.answer_tokens, rates.write)
     if recipe.plan.is_here and recipe.respond.url is None:

@@ -41,7 +41,7 @@ EXPLAIN = (
 
 @dataclass(frozen=True)
 class Task:
-    """A kind of function, as templates: $name is a word of the request, braces are those of `template_grammar`.
+    """Templates for one sort of function. $name is a word of the request; braces are choices (`template_grammar`).
 
     Attributes:
         func: the name of the function.
