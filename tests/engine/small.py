@@ -220,26 +220,21 @@ class Recorded:
         self.outs: list[Any] = []
         self.order: list[tuple[str, int]] = []
 
-    def launch(self, work: Callable[[], Out]) -> WorkEvent:
+    def launch(self, work: Callable[[], Out]) -> WorkEvent[Out]:
         number = sum(kind == "launch" for kind, _ in self.order)
         self.order.append(("launch", number))
-        return _RecordedEvent(self, number, self._stream.launch(work))
+        event = self._stream.launch(work)
+
+        def wait() -> WorkResult[Out]:
+            self.order.append(("wait", number))
+            done = event.wait()
+            self.outs.append(done.out)
+            return done
+
+        return WorkEvent(wait)
 
     def close(self) -> None:
         self._stream.close()
-
-
-@dataclass(frozen=True, eq=False)
-class _RecordedEvent:
-    recorded: Recorded
-    number: int
-    event: WorkEvent
-
-    def wait(self) -> WorkResult[Any]:
-        self.recorded.order.append(("wait", self.number))
-        done = self.event.wait()
-        self.recorded.outs.append(done.out)
-        return done
 
 
 def optional(draft: Eagle3Spec | None) -> list[Eagle3Spec]:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from eyas.base.errors import EyasError
 from eyas.engine.canary import CANARY, MAIN, CanaryExperiment, CanaryStatus
@@ -23,6 +23,9 @@ from eyas.speculation.speedup import SpeedupEstimate
 
 IDLE_S = 3600.0
 
+Loop = Callable[[Engine, RequestSource, OnTokens], Iterator[RequestOutput]]
+"""plain_loop or overlap_loop; yields outputs as they finish."""
+
 Out = TypeVar("Out")
 
 
@@ -32,16 +35,6 @@ class QueueFull(EyasError):
 
 class Draining(EyasError):
     """A refused request: the engine is shutting down or has failed."""
-
-
-class Loop(Protocol):
-    """The type of `plain_loop` and `overlap_loop`."""
-
-    def __call__(
-        self, engine: Engine, source: RequestSource, on_tokens: OnTokens | None = None
-    ) -> Iterator[RequestOutput]:
-        """Runs the requests of the source and yields each output when it has finished."""
-        ...
 
 
 class EngineThread:

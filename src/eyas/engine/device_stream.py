@@ -8,9 +8,9 @@ While the device runs one round and the next round is already queued, the device
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -30,19 +30,26 @@ class WorkResult(Generic[Out]):
     seconds: float
 
 
-class WorkEvent(Protocol):
-    """An event that occurs when a launched piece of work is done."""
+@dataclass(frozen=True, eq=False)
+class WorkEvent(Generic[Out]):
+    """An event that occurs when a launched piece of work is done.
 
-    def wait(self) -> "WorkResult[Any]":
-        """Blocks the calling thread until the work is done. Returns the result, or raises the exception of the work."""
-        ...
+    `wait()` blocks the calling thread until then. It returns the result, or raises the exception of the work.
+    """
+
+    wait: Callable[[], WorkResult[Out]]
 
 
 class DeviceStream(Protocol):
     """A queue of work for one device, run in order, one piece at a time."""
 
+<<<<<<< HEAD
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
         """Adds work to the queue. Returns the event to wait for."""
+=======
+    def launch(self, work: Callable[[], Out]) -> WorkEvent[Out]:
+        """Adds work to the queue and returns at once."""
+>>>>>>> 947aa58 (Make the event of launched work one class)
         ...
 
     def close(self) -> None:
@@ -53,9 +60,10 @@ class DeviceStream(Protocol):
 class InlineStream:
     """A stream that runs work on the calling thread, before `launch` returns."""
 
-    def launch(self, work: Callable[[], Out]) -> WorkEvent:
+    def launch(self, work: Callable[[], Out]) -> WorkEvent[Out]:
         """Runs the work."""
-        return _FinishedWork(_timed(work))
+        result = _timed(work)
+        return WorkEvent(lambda: result)
 
     def close(self) -> None:
         """Does nothing."""
@@ -67,9 +75,15 @@ class WorkerStream:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
 
+<<<<<<< HEAD
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
         """Queues the work for the thread and returns at once."""
         return _ThreadWork(self._pool.submit(_timed, work))
+=======
+    def launch(self, work: Callable[[], Out]) -> WorkEvent[Out]:
+        """Queues the work for the thread."""
+        return WorkEvent(self._pool.submit(_timed, work).result)
+>>>>>>> 947aa58 (Make the event of launched work one class)
 
     def close(self) -> None:
         """Waits for the queued work and ends the thread."""
@@ -85,15 +99,25 @@ class CudaStream:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
 
+<<<<<<< HEAD
     def launch(self, work: Callable[[], Out]) -> WorkEvent:
         """Calls `work`, which queues its kernels on the stream. Returns without waiting for the kernels."""
+=======
+    def launch(self, work: Callable[[], Out]) -> WorkEvent[Out]:
+        """Calls `work`, which queues its kernels on the stream."""
+>>>>>>> 947aa58 (Make the event of launched work one class)
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))  # allocations and fills run there
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self._stream), torch.inference_mode():
             begin.record()
             out = work()
             end.record()
-        return _CudaWork(out, begin, end)
+
+        def wait() -> WorkResult[Out]:
+            end.synchronize()
+            return WorkResult(out, begin.elapsed_time(end) / 1000)
+
+        return WorkEvent(wait)
 
     def close(self) -> None:
         """Waits for the queued kernels."""
@@ -119,30 +143,3 @@ def _timed(work: Callable[[], Out]) -> WorkResult[Out]:
     with torch.inference_mode():
         out = work()
     return WorkResult(out, time.perf_counter() - began_s)
-
-
-@dataclass(frozen=True, eq=False)
-class _FinishedWork(Generic[Out]):
-    done: WorkResult[Out]
-
-    def wait(self) -> WorkResult[Out]:
-        return self.done
-
-
-@dataclass(frozen=True, eq=False)
-class _ThreadWork(Generic[Out]):
-    future: "Future[WorkResult[Out]]"
-
-    def wait(self) -> WorkResult[Out]:
-        return self.future.result()
-
-
-@dataclass(frozen=True, eq=False)
-class _CudaWork(Generic[Out]):
-    out: Out
-    begin: torch.cuda.Event
-    end: torch.cuda.Event
-
-    def wait(self) -> WorkResult[Out]:
-        self.end.synchronize()
-        return WorkResult(self.out, self.begin.elapsed_time(self.end) / 1000)
