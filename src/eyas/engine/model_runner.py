@@ -287,12 +287,7 @@ class ModelRunner:
         return rerank(Tree.from_subset(roots_B, trees, drafting), batch.nodes)
 
     def _extend(
-        self,
-        batch: RoundBatch,
-        req_slots_B: Tensor,
-        lengths_B: Tensor,
-        accepted: AcceptedPath,
-        tokens: AcceptedTokens,
+        self, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor, accepted: AcceptedPath, tokens: AcceptedTokens
     ) -> None:
         """Runs the drafter over the accepted tokens of the requests that drafted.
 

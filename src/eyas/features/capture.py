@@ -109,12 +109,7 @@ def build_origin(config: CaptureConfig, conversations_digest: str, target: Targe
 
 
 def run(
-    config: CaptureConfig,
-    conversations_dir: Path,
-    target: Target,
-    out: Path | StoragePath,
-    *,
-    progress: bool = True,
+    config: CaptureConfig, conversations_dir: Path, target: Target, out: Path | StoragePath, *, progress: bool = True
 ) -> provenance.Provenance:
     """Captures the features of all conversations. Skips finished work, so an interrupted run can be repeated.
 

@@ -36,13 +36,7 @@ from torch import Tensor
 from eyas.base.environment import cache_directory, memory_bytes, remove_all_but_newest
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.kernels import attention_op as native
-from eyas.kernels.attention_op import (
-    CompileError,
-    attention_scope,
-    cpp_compiler,
-    exported_attention,
-    load_operator,
-)
+from eyas.kernels.attention_op import CompileError, attention_scope, cpp_compiler, exported_attention, load_operator
 from eyas.model import head as head_module
 from eyas.model import hook as hook_module
 from eyas.model import target as target_module
@@ -116,9 +110,7 @@ def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path
     with torch.no_grad():
         exported = torch.export.export(graph, inputs, dynamic_shapes=[{1: rows} for _ in inputs], strict=False)
         torch._inductor.aoti_compile_and_package(
-            exported,
-            package_path=str(path),
-            inductor_configs={"freezing": True, "cpp.enable_concat_linear": True},
+            exported, package_path=str(path), inductor_configs={"freezing": True, "cpp.enable_concat_linear": True}
         )
 
 

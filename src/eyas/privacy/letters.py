@@ -25,8 +25,7 @@ _WORD = r"[^\W\d_][^\W\d_'’.-]*(?:['’.-][^\W\d_]*)*"
 _WORDS = rf"{_WORD}(?:[ \t](?:&[ \t])?{_WORD}){{0,5}}"
 _GREETINGS = any_of("letters", "greetings", "greetings_of_letters")
 _GREETING = CaseInsensitivePattern(
-    rf"^[ \t>]*(?:{_GREETINGS})[ \t,]+({_WORDS})[ \t]*(?=[,:!.\n]|[-–—]\s|$)",
-    re.MULTILINE,
+    rf"^[ \t>]*(?:{_GREETINGS})[ \t,]+({_WORDS})[ \t]*(?=[,:!.\n]|[-–—]\s|$)", re.MULTILINE
 )
 _CLOSING = CaseInsensitivePattern(
     rf"(?:^|[.!?][ \t]+)[ \t>]*(?:{any_of('letters', 'closings', 'closings_of_letters')})\b"

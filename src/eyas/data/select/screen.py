@@ -228,11 +228,7 @@ def _digest_messages(candidates: Sequence[_ScreenedRecord]) -> NDArray[np.uint64
 
 
 def _decision_line(screened: _ScreenedRecord) -> str:
-    decision: dict[str, Any] = {
-        "id": screened.record.id,
-        "where": screened.record.location,
-        "dropped": screened.reason,
-    }
+    decision: dict[str, Any] = {"id": screened.record.id, "where": screened.record.location, "dropped": screened.reason}
     if screened.languages:
         decision["language"] = screened.languages[0]
     if screened.changed:
