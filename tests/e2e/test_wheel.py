@@ -108,4 +108,4 @@ def test_it_runs_from_another_directory(binaries, finished, target, tmp_path):
 def test_the_embedded_pair_is_found(binaries, tmp_path):
     done = called(binaries / "eyas", "doctor", "embedded", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "head and target embedded fit" in done.stdout
+    assert "The head fits target embedded" in done.stdout

@@ -43,13 +43,8 @@ class WorkEvent(Generic[Out]):
 class DeviceStream(Protocol):
     """A queue of work for one device, run in order, one piece at a time."""
 
-<<<<<<< HEAD
-    def launch(self, work: Callable[[], Out]) -> WorkEvent:
-        """Adds work to the queue. Returns the event to wait for."""
-=======
     def launch(self, work: Callable[[], Out]) -> WorkEvent[Out]:
-        """Adds work to the queue and returns at once."""
->>>>>>> 947aa58 (Make the event of launched work one class)
+        """Adds work to the queue. Returns the event to wait for."""
         ...
 
     def close(self) -> None:
@@ -75,15 +70,9 @@ class WorkerStream:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
 
-<<<<<<< HEAD
-    def launch(self, work: Callable[[], Out]) -> WorkEvent:
-        """Queues the work for the thread and returns at once."""
-        return _ThreadWork(self._pool.submit(_timed, work))
-=======
     def launch(self, work: Callable[[], Out]) -> WorkEvent[Out]:
-        """Queues the work for the thread."""
+        """Queues the work for the thread and returns at once."""
         return WorkEvent(self._pool.submit(_timed, work).result)
->>>>>>> 947aa58 (Make the event of launched work one class)
 
     def close(self) -> None:
         """Waits for the queued work and ends the thread."""
@@ -99,13 +88,8 @@ class CudaStream:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
 
-<<<<<<< HEAD
-    def launch(self, work: Callable[[], Out]) -> WorkEvent:
-        """Calls `work`, which queues its kernels on the stream. Returns without waiting for the kernels."""
-=======
     def launch(self, work: Callable[[], Out]) -> WorkEvent[Out]:
-        """Calls `work`, which queues its kernels on the stream."""
->>>>>>> 947aa58 (Make the event of launched work one class)
+        """Calls `work`, which queues its kernels on the stream. Returns without waiting for the kernels."""
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))  # allocations and fills run there
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(self._stream), torch.inference_mode():
