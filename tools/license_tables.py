@@ -54,28 +54,14 @@ def write_license_page(
         for entry in known.license
     ]
     lines = ["# The shipped license policy", generated, *INTRODUCTION.splitlines()]
-    lines += ["", "## Public data sets", ""]
-    lines += write_table(
-        ("data set", "ids", "license", "author of the prompts", "verdict", "reason", "fact (source, date)"), sets
-    )
-    lines += [
-        "",
-        "## Targets",
-        "",
-        *write_table(("model family", "license", "verdict", "fact (source, date)"), targets),
-    ]
-    lines += [
-        "",
-        "## Authors of prompts",
-        "",
-        *write_table(("id", "author", "verdict on prompts", "fact (source, date)"), generators),
-    ]
-    lines += [
-        "",
-        "## Licenses",
-        "",
-        *write_table(("id", "name", "verdict on prompts", "verdict on a target"), licenses),
-    ]
+    fact = "fact (source, date)"
+    for title, columns, rows in (
+        ("Public data sets", ("data set", "ids", "license", "author of the prompts", "verdict", "reason", fact), sets),
+        ("Targets", ("model family", "license", "verdict", fact), targets),
+        ("Authors of prompts", ("id", "author", "verdict on prompts", fact), generators),
+        ("Licenses", ("id", "name", "verdict on prompts", "verdict on a target"), licenses),
+    ):
+        lines += ["", f"## {title}", "", *write_table(columns, rows)]
     return "\n".join(lines) + "\n"
 
 
