@@ -48,11 +48,13 @@ def examine(path: str, target: str | None) -> list[Finding]:
     if target is not None:
         resolve_target(target)
     if (directory / RECIPE_FILE).is_file() or any((directory / d / PROVENANCE).is_file() for d in DIRECTORIES.values()):
-        return list(_examine_run(directory, target))
+        return list(_end_with_misfit(_examine_run(directory, target)))
     if not (directory / CONFIG_FILE).is_file():
         problem = f"{directory} has neither {RECIPE_FILE} nor {CONFIG_FILE}"
         raise InputError(problem, f"{KINDS}. For a run, name the directory above those of its stages")
-    return list(_examine_head(directory, target) if _is_head(directory) else _examine_target(directory))
+    return list(
+        _end_with_misfit(_examine_head(directory, target) if _is_head(directory) else _examine_target(directory))
+    )
 
 
 def examine_machine() -> Finding:
@@ -79,36 +81,37 @@ def _misfit(error: EyasError) -> Finding:
     return Finding("misfit", error.problem, error.fix)
 
 
+def _end_with_misfit(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yields the findings of a check. If the check raises an error, its last finding is a misfit with that text."""
+    try:
+        yield from findings
+    except InputError as error:
+        yield _misfit(error)
+
+
 # --- a target, a head ------------------------------------------------------------------------------------------------
 
 
 def _examine_target(directory: Path) -> Iterator[Finding]:
-    try:
-        target = Target.load(directory, layers=NO_LAYERS)
-        yield Finding("ok", f"Target {directory} loads: {target.info.num_parameters:,} parameters, plain attention")
-        target.require_chat_template()
-        yield Finding("ok", f"Target {directory} has a chat template")
-    except InputError as error:
-        yield _misfit(error)
+    target = Target.load(directory, layers=NO_LAYERS)
+    yield Finding("ok", f"Target {directory} loads: {target.info.num_parameters:,} parameters, plain attention")
+    target.require_chat_template()
+    yield Finding("ok", f"Target {directory} has a chat template")
 
 
 def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
     """Checks the files of a head and its fit to `target`. If that is None, only a head for "embedded" is compared."""
     if (directory / PROVENANCE).is_file():
         yield _check_contents("head", directory)
-    try:
-        num_layers = None if target is None else read_num_layers(target)
-        parsed, weights = inspect_head(directory, num_layers)
-        if parsed.layout != "eyas":
-            yield Finding("ok", f"{directory} has the layout of {parsed.layout}")
-        findings = [*parsed.findings, *([] if weights is None else weights.findings)]
-        yield from findings
-        if any(finding.weight == "misfit" for finding in findings):
-            return
-        stored = read_head(directory, None, num_layers)
-    except InputError as error:
-        yield _misfit(error)
+    num_layers = None if target is None else read_num_layers(target)
+    parsed, weights = inspect_head(directory, num_layers)
+    if parsed.layout != "eyas":
+        yield Finding("ok", f"{directory} has the layout of {parsed.layout}")
+    findings = [*parsed.findings, *([] if weights is None else weights.findings)]
+    yield from findings
+    if any(finding.weight == "misfit" for finding in findings):
         return
+    stored = read_head(directory, None, num_layers)
     yield from check_weights(stored)
     size = f"{stored.head.num_parameters:,} parameters, {stored.vocab.size:,} of {stored.vocab.target_size:,} tokens"
     yield Finding("ok", f"Head {directory} loads: {size}, {stored.config.variant}")
@@ -118,12 +121,8 @@ def _examine_head(directory: Path, target: str | None) -> Iterator[Finding]:
         fix = "Add --target T to compare it with its target"
         yield Finding("warning", f"Head {directory} {trained_for} and was not compared with a target", fix)
         return
-    try:
-        loaded = Target.load(target or EMBEDDED, layers=NO_LAYERS)
-        loaded.require_chat_template()
-    except InputError as error:
-        yield _misfit(error)
-        return
+    loaded = Target.load(target or EMBEDDED, layers=NO_LAYERS)
+    loaded.require_chat_template()
     yield from _examine_pair(stored, loaded)
 
 
@@ -182,17 +181,15 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
         if stage == "train" and not own_head:
             continue
         directory = out / DIRECTORIES[stage] if recipe is None else Run(recipe, out).storage_path(stage)
-        yield from _examine_stage(stage, StoragePath.of(directory), stages)
-    try:
-        head = out / DIRECTORIES["train"] if own_head or recipe is None else resolve_head(recipe.target.head or "")
-    except InputError as error:
-        yield _misfit(error)
-        return
+        yield from _end_with_misfit(_examine_stage(stage, StoragePath.of(directory), stages))
+    head = out / DIRECTORIES["train"] if own_head or recipe is None else resolve_head(recipe.target.head or "")
     finished = _FinishedRun(out, head, stages)
     yield from _examine_parents(finished)
     for directory in sorted((out / "deploy").glob("*/")):
         yield from _examine_deployment(directory, finished)
-    run = None if recipe is None else Run(_for_target(recipe, target), out, progress=False)
+    if recipe is not None and target is not None:
+        recipe = replace(recipe, target=replace(recipe.target, model=target))
+    run = None if recipe is None else Run(recipe, out, progress=False)
     loaded, template = None, None
     try:
         if run is not None:
@@ -206,10 +203,7 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
         yield from _examine_settings(run, finished)
     yield from _examine_target_digests(finished, loaded, template)
     if loaded is not None and (head / CONFIG_FILE).is_file():
-        try:
-            yield from _examine_pair(read_head(head, None, loaded.info.num_layers), loaded)
-        except InputError as error:
-            yield _misfit(error)
+        yield from _examine_pair(read_head(head, None, loaded.info.num_layers), loaded)
 
 
 def _examine_stage(stage: str, directory: StoragePath, stages: dict[str, Provenance]) -> Iterator[Finding]:
@@ -221,11 +215,7 @@ def _examine_stage(stage: str, directory: StoragePath, stages: dict[str, Provena
     if not has_provenance(directory):
         yield Finding("warning", f"{directory} is unfinished: it has no {PROVENANCE}", f"{fix} again")
         return
-    try:
-        provenance = read_provenance(directory)
-    except InputError as error:
-        yield _misfit(error)
-        return
+    provenance = read_provenance(directory)
     if provenance.stage != stage:
         yield Finding("misfit", f"{directory} was written by stage {provenance.stage}, not by {stage}", fix)
         return
@@ -249,15 +239,12 @@ def _check_contents(stage: str, directory: Path) -> Finding:
 
 def _check_sizes(stage: str, features: StoragePath) -> Finding:
     """Compares the sizes of remote shards with the manifest. It does not read them, which could take hours."""
-    try:
-        shards = read_manifest(features).shards
-        for shard in shards:
-            path = features.join(shard.name)
-            if (size := path.size()) != shard.num_bytes:
-                problem = f"{path} has {size or 0:,} bytes, but the manifest records {shard.num_bytes:,}"
-                return Finding("misfit", problem, f"Remove it and run `eyas {stage}` again")
-    except InputError as error:
-        return _misfit(error)
+    shards = read_manifest(features).shards
+    for shard in shards:
+        path = features.join(shard.name)
+        if (size := path.size()) != shard.num_bytes:
+            problem = f"{path} has {size or 0:,} bytes, but the manifest records {shard.num_bytes:,}"
+            return Finding("misfit", problem, f"Remove it and run `eyas {stage}` again")
     return Finding("ok", f"{stage} is finished, all {len(shards)} shards at {features} have their recorded size")
 
 
@@ -293,11 +280,6 @@ def _examine_deployment(directory: Path, finished: _FinishedRun) -> Iterator[Fin
     if wanted is not None and wanted not in {digest_head(head) for head in heads if (head / CONFIG_FILE).is_file()}:
         problem = f"{directory} deploys a head with digest {wanted}, which is neither this run's head nor an export"
         yield Finding("misfit", problem, fix)
-
-
-def _for_target(recipe: Recipe, target: str | None) -> Recipe:
-    """Returns the recipe with `target.model` set to `target`; returns it unchanged if `target` is None."""
-    return recipe if target is None else replace(recipe, target=replace(recipe.target, model=target))
 
 
 def _examine_settings(run: Run, finished: _FinishedRun) -> Iterator[Finding]:
