@@ -334,9 +334,9 @@ def write_metrics_page() -> str:
 
 def _render_full_page() -> bytes:
     """Returns the page of a server with a canary head and a prompt sampler."""
-    canary = CanaryStatus("running", 0.1, Ratio(1.0, Interval(1.0, 1.0)), {}, {"head": 1}, {"head": 1})
+    canary = CanaryStatus("running", 0.1, Ratio(1.0, Interval(1.0, 1.0)), {"head": 1}, {"head": 1})
     counters, speedup = EngineCounters(accepted_per_position=[0]), SpeedupEstimate(1.0, 1.0, 1.0, 1.0)
-    stats = EngineStats(0, 0, 0, 0, kv_total=1, counters=counters, speedup=speedup, canary=canary)
+    stats = EngineStats(0, 0, 0, kv_total=1, counters=counters, speedup=speedup, canary=canary)
     with tempfile.TemporaryDirectory() as directory:
         sampler = PromptSampler(SampleOptions(Path(directory)), _refuse, (), (), print)
         try:

@@ -18,7 +18,6 @@ STATS = EngineStats(
     running=2,
     waiting=3,
     kv_used=30,
-    kv_cached=5,
     kv_total=120,
     counters=EngineCounters(
         prompt_tokens=70,

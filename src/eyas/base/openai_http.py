@@ -45,8 +45,7 @@ def parse_api_url(url: str, source: str) -> SplitResult:
         )
     if parts is None or not is_valid:
         raise UsageError(
-            f"{source}={url} is not the URL of a server",
-            f"Write for example {source}=http://127.0.0.1:8000/v1",
+            f"{source}={url} is not the URL of a server", f"Write for example {source}=http://127.0.0.1:8000/v1"
         )
     return parts
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from eyas.base.config import require_range
 from eyas.base.errors import UsageError
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # valid on Vertex AI and on Kubernetes, with space for a suffix
@@ -17,12 +18,7 @@ def _require(is_valid: object, problem: str, fix: str) -> None:
         raise UsageError(problem, fix)
 
 
-def _require_minimum(table: str, values: dict[str, int], minimum: int = 1) -> None:
-    for name, value in values.items():
-        _require(value >= minimum, f"{table}.{name} is {value}", f"Set {table}.{name} to at least {minimum}")
-
-
-def _require_range(table: str, replicas: tuple[int, int]) -> None:
+def _require_replicas(table: str, replicas: tuple[int, int]) -> None:
     problem = f"{table}.replicas is {list(replicas)}"
     _require(1 <= replicas[0] <= replicas[1], problem, "Give the fewest replicas, at least 1, and then the most")
 
@@ -68,15 +64,12 @@ class VertexConfig:
         _require(is_project, f"{table}.project={self.project!r} is not a project id", "Use the id, not the title")
         is_region = REGION.fullmatch(self.location)
         _require(is_region, f"{table}.location={self.location!r} is not a region", "Use one such as us-central1")
-        _require_minimum(
-            table, {name: getattr(self, name) for name in ("startup_s", "inference_s", "shared_memory_mb")}
-        )
-        _require_minimum(table, {"accelerator_count": self.accelerator_count}, minimum=0)
-        _require_range(table, self.replicas)
-        is_short = self.inference_s <= 3600
-        _require(is_short, f"{table}.inference_s is {self.inference_s}", "Vertex AI allows at most 3600 seconds")
-        is_percent = 1 <= self.target_busy <= 100
-        _require(is_percent, f"{table}.target_busy is {self.target_busy}", "Use a percentage from 1 to 100")
+        require_range(f"{table}.startup_s", self.startup_s, 1)
+        require_range(f"{table}.shared_memory_mb", self.shared_memory_mb, 1)
+        require_range(f"{table}.accelerator_count", self.accelerator_count, 0)
+        require_range(f"{table}.inference_s", self.inference_s, 1, 3600)
+        require_range(f"{table}.target_busy", self.target_busy, 1, 100)
+        _require_replicas(table, self.replicas)
 
 
 @dataclass(frozen=True)
@@ -116,10 +109,10 @@ class KubernetesConfig:
         for key in ("namespace", "service_account", "volume_claim"):
             name = getattr(self, key)
             _require(NAME.fullmatch(name), f"{table}.{key}={name!r} is not a valid name", f"Use {NAME_RULE}")
-        _require_minimum(table, {"accelerator_count": self.accelerator_count}, minimum=0)
-        sizes = ("cpu", "memory_gb", "target_waiting", "volume_gb", "startup_s")
-        _require_minimum(table, {name: getattr(self, name) for name in sizes})
-        _require_range(table, self.replicas)
+        require_range(f"{table}.accelerator_count", self.accelerator_count, 0)
+        for key in ("cpu", "memory_gb", "target_waiting", "volume_gb", "startup_s"):
+            require_range(f"{table}.{key}", getattr(self, key), 1)
+        _require_replicas(table, self.replicas)
 
 
 @dataclass(frozen=True)

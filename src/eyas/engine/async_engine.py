@@ -85,7 +85,6 @@ class EngineStats:
         running: The number of running requests.
         waiting: The number of waiting requests.
         kv_used: The tokens of KV memory that running requests own.
-        kv_cached: The tokens of KV memory in the prefix cache.
         kv_total: The tokens that the KV memory can hold.
         counters: The counters since the start or the last reset.
         speedup: The estimated speedup over plain decoding; None until it is known, or without a budget.
@@ -95,7 +94,6 @@ class EngineStats:
     running: int
     waiting: int
     kv_used: int
-    kv_cached: int
     kv_total: int
     counters: EngineCounters
     speedup: SpeedupEstimate | None
@@ -272,7 +270,6 @@ class AsyncEngine:
             running=running,
             waiting=max(len(self._open) - running, 0),
             kv_used=pool.num_slots - pool.num_free - cached,
-            kv_cached=cached,
             kv_total=pool.num_slots,
             counters=engine.counters.copy(),
             speedup=policy.speedup() if isinstance(policy, Budget) else None,

@@ -77,7 +77,6 @@ class CanaryStatus:
         state: "running", "returned" or "promoted".
         share: The share of new requests that the canary gets now.
         ratio: The ratio at the last interim analysis; None before the first one.
-        answers: The number of finished outputs that are part of the comparison.
         rounds: The number of rounds that drafted.
         tokens: The number of tokens from these rounds.
     """
@@ -85,7 +84,6 @@ class CanaryStatus:
     state: State
     share: float
     ratio: Ratio | None
-    answers: Mapping[str, int]
     rounds: Mapping[str, int]
     tokens: Mapping[str, int]
 
@@ -173,7 +171,6 @@ class CanaryExperiment:
             self.state,
             self.share,
             self.ratio,
-            {name: len(sample.rounds) for name, sample in named},
             {name: sample.num_rounds for name, sample in named},
             {name: sample.num_tokens for name, sample in named},
         )

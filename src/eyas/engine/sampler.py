@@ -75,10 +75,8 @@ class Sampler:
             all_B = [*req_slots, *[len(self._samplings) - 1] * padding]
             settings = SamplingBatch.from_params([self._samplings[req_slot] for req_slot in all_B], self.device)
             req_slots_B = torch.tensor(all_B, device=self.device)
-            self._cached_batch = (
-                key,
-                SamplerBatch(req_slots_B, settings, req_slots if self.needs_host(req_slots) else ()),
-            )
+            grammar_req_slots = req_slots if self.needs_host(req_slots) else ()
+            self._cached_batch = (key, SamplerBatch(req_slots_B, settings, grammar_req_slots))
         return self._cached_batch[1]
 
     def needs_host(self, req_slots: Sequence[int]) -> bool:
@@ -99,8 +97,8 @@ class Sampler:
         for row, req_slot in enumerate(batch.grammar_req_slots):
             if req_slot in self._grammars:
                 logits_BW = _mask_rows(logits_BW, [row], self._allowed(req_slot, [0], [0], [True]))
-        uniforms_B = None if settings.all_greedy else position_uniforms(self.seeds_R[batch.req_slots_B], positions_B)
-        return choose_tokens(logits_BW, settings, torch.arange(len(batch.req_slots_B), device=self.device), uniforms_B)
+        request_B = torch.arange(len(batch.req_slots_B), device=self.device)
+        return choose_tokens(logits_BW, settings, request_B, self._uniforms_T(batch, request_B, positions_B))
 
     def next_BM(
         self, logits_TW: Tensor, tree: Tree, rows_T: Tensor | None, batch: SamplerBatch, lengths_B: Tensor
@@ -114,20 +112,20 @@ class Sampler:
             node_T = torch.arange(num_requests * num_nodes, device=self.device) if rows_T is None else rows_T
             request_T = node_T // num_nodes
             if settings.adjusts:
-                logits_TW = self.penalties.apply(
-                    logits_TW, batch.req_slots_B[request_T], NodePaths.from_tree(tree, rows_T)
-                )
+                paths = NodePaths.from_tree(tree, rows_T)
+                logits_TW = self.penalties.apply(logits_TW, batch.req_slots_B[request_T], paths)
             logits_TW = self._apply_grammars(logits_TW, tree, rows_T, batch.grammar_req_slots)
             positions_T = (lengths_B[:, None] + 1 + tree.depths_BM).view(-1)[node_T]
-            uniforms_T = (
-                None
-                if settings.all_greedy
-                else position_uniforms(self.seeds_R[batch.req_slots_B[request_T]], positions_T)
-            )
-            ids_T = choose_tokens(logits_TW, settings, request_T, uniforms_T)
+            ids_T = choose_tokens(logits_TW, settings, request_T, self._uniforms_T(batch, request_T, positions_T))
         if rows_T is None:
             return ids_T.view(shape)
         return ids_T.new_zeros(num_requests * num_nodes).index_copy_(0, rows_T, ids_T).view(shape)
+
+    def _uniforms_T(self, batch: SamplerBatch, request_T: Tensor, positions_T: Tensor) -> Tensor | None:
+        """Returns the random number of each row, from the request's seed and the position; None if all are greedy."""
+        if batch.settings.all_greedy:
+            return None
+        return position_uniforms(self.seeds_R[batch.req_slots_B[request_T]], positions_T)
 
     def accept(self, batch: SamplerBatch, accepted: AcceptedPath) -> None:
         """Appends accepted tokens to the state of penalties and grammars."""
@@ -152,7 +150,7 @@ class Sampler:
     def _apply_grammars(self, logits_TW: Tensor, tree: Tree, rows_T: Tensor | None, req_slots: Sequence[int]) -> Tensor:
         """Masks the tokens that grammars forbid after each node. Copies trees to the host if there is a grammar."""
         num_nodes = tree.tokens_BM.shape[1]
-        rows = None if rows_T is None else rows_T.tolist()
+        rows = range(tree.tokens_BM.numel()) if rows_T is None else rows_T.tolist()
         for b, req_slot in enumerate(req_slots):
             state = self._grammars.get(req_slot)
             if state is None:
@@ -160,11 +158,8 @@ class Sampler:
             tokens, parents, valid = (part[b].tolist() for part in (tree.tokens_BM, tree.parents_BM, tree.valid_BM))
             allowed_MW = self._allowed(req_slot, tokens, parents, valid)
             own = range(b * num_nodes, (b + 1) * num_nodes)
-            row_indices = list(own) if rows is None else [t for t, row in enumerate(rows) if row in own]
-            nodes = (
-                [row % num_nodes for row in row_indices] if rows is None else [rows[t] % num_nodes for t in row_indices]
-            )
-            logits_TW = _mask_rows(logits_TW, row_indices, allowed_MW[nodes])
+            indices = own if rows_T is None else [t for t, row in enumerate(rows) if row in own]
+            logits_TW = _mask_rows(logits_TW, indices, allowed_MW[[rows[t] % num_nodes for t in indices]])
         return logits_TW
 
 

@@ -107,11 +107,9 @@ def _attend(  # noqa: PLR0913, the fields of a rule
 
     An operator of torch takes numbers and tensors, so the fields of AttentionParams come one by one.
     """
-    params = (
-        _rule(scale, window, chunk, softcap)
-        if sinks_N is None
-        else AttentionParams(scale, window, chunk, softcap, sinks_N)
-    )
+    params = _rule(scale, window, chunk, softcap)
+    if sinks_N is not None:
+        params = AttentionParams(scale, window, chunk, softcap, sinks_N)
     return _thread_state.attention(layer, q_TNH, k_TGH, v_TGH, params).contiguous()
 
 

@@ -107,26 +107,15 @@ class CpuAttention:
         assert unsupported_reason(kv.dtype, kv.shape[4]) is None, unsupported_reason(kv.dtype, kv.shape[4])
         assert kv[0, 0].is_contiguous(), kv.stride()
         assert kv.is_cpu, "the operator needs CPU tensors"
-        index = (
-            metadata.starts_B1,
-            metadata.req_slots_B,
-            metadata.lengths_B,
-            metadata.slots_T,
-            metadata.block_slots_BE,
-            metadata.positions_T,
-            req_to_token_RC,
-        )
-        held = [_index(part) for part in index]
+        m = metadata
+        sizes = (m.starts_B1, m.req_slots_B, m.lengths_B, m.slots_T, m.block_slots_BE, m.positions_T)
+        held = [_index(part) for part in (*sizes, req_to_token_RC)]
         visible_TE = None if metadata.visible_TE is None else metadata.visible_TE.contiguous()
         assert visible_TE is None or visible_TE.dtype == torch.bool, "the tree mask is bool"
         self._held = (kv, held, visible_TE)  # keeps alive what the addresses below point to
         f = self._forward = _Forward(*(part.data_ptr() for part in held))
         f.visible = None if visible_TE is None else visible_TE.data_ptr()
-        f.num_columns, f.num_requests, f.num_rows = (
-            req_to_token_RC.shape[1],
-            metadata.req_slots_B.shape[0],
-            metadata.slots_T.shape[0],
-        )
+        f.num_columns, f.num_requests, f.num_rows = req_to_token_RC.shape[1], len(m.req_slots_B), len(m.slots_T)
         f.num_kv_heads, f.head_dim, f.num_own = kv.shape[3], kv.shape[4], metadata.block_slots_BE.shape[1]
         f.num_threads, f.memory_is_bf16 = torch.get_num_threads(), kv.dtype == torch.bfloat16
         self._rule = _Rule()
