@@ -30,16 +30,13 @@ def remove_all_but_newest(directory: Path, pattern: str, count: int) -> None:
     """Removes files that match `pattern`, except the `count` newest. Ignores files that cannot be removed."""
 
     def modified_s(path: Path) -> float:
-        try:
+        with contextlib.suppress(OSError):  # another process removed it meanwhile
             return path.stat().st_mtime
-        except OSError:  # another process removed it meanwhile
-            return 0.0
+        return 0.0
 
     for path in sorted(directory.glob(pattern), key=modified_s, reverse=True)[count:]:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def count_cpus() -> int:

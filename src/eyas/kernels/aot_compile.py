@@ -268,15 +268,11 @@ SOURCES = tuple(
 
 def _processor() -> str:
     """Returns the instruction sets of the processor. The compiled code depends on them."""
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {_flags()}"
-
-
-def _flags() -> str:
-    try:
+    flags = platform.processor()
+    with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {flags}"
 
 
 def _target_job(target: Target, package: Path) -> _CompileJob:

@@ -61,7 +61,7 @@ def load_operator() -> Callable[..., None]:
     enter.argtypes, enter.restype = (c_void_p, c_void_p, c_void_p, c_int64, c_int64), None
     in_python = torch.library.Library("eyas", "IMPL")
     in_python.impl("attend_in_python", _attend, "CPU")
-    torch.library.register_fake("eyas::attend", _shape, lib=in_python)
+    torch.library.register_fake("eyas::attend", lambda q_TNH, *_: q_TNH.new_empty(q_TNH.shape), lib=in_python)
     _libraries.append(in_python)
     return enter
 
@@ -111,10 +111,6 @@ def _attend(  # noqa: PLR0913, the fields of a rule
     if sinks_N is not None:
         params = AttentionParams(scale, window, chunk, softcap, sinks_N)
     return _thread_state.attention(layer, q_TNH, k_TGH, v_TGH, params).contiguous()
-
-
-def _shape(q_TNH: Tensor, *_: object) -> Tensor:
-    return q_TNH.new_empty(q_TNH.shape)
 
 
 def exported_attention(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
