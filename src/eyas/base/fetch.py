@@ -79,7 +79,7 @@ def _verified_parts(path: StoragePath, size: int, detail: dict[str, Any]) -> Ite
     digest = base64.b64encode(running.digest()).decode()
     if kind is not None and detail[kind] != digest:
         raise InputError(
-            f"The download of {path} has {kind} {digest}, but the store has {detail[kind]}", "Run it again"
+            f"The download of {path} has {kind} {digest}, but the store has {detail[kind]}", "Run the command again"
         )
 
 

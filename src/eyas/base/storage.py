@@ -281,7 +281,7 @@ class StoragePath:
 
         Returns:
             True if the file now has exactly these bytes, False if another process has written other bytes. So the
-            result is also True if the store wrote the file but its response was lost.
+            result is also True if the bucket wrote the file but the response was lost.
         """
         fs, path = self._filesystem
         try:

@@ -59,7 +59,7 @@ def read_benchmark_file(path: Path) -> list[tuple[int, Metrics]]:
     try:
         values = _parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}", OTHER_FILE) from None
+        raise InputError(f"{path} cannot be read: {error.strerror}", f"Check the path. {OTHER_FILE}") from None
     except ValueError:
         raise InputError(f"{path} is not valid JSON", OTHER_FILE) from None
     runs = [run for value in values if isinstance(value, Mapping) for run in _parse_runs(value)]
@@ -157,7 +157,14 @@ def _read_times(names: Mapping[str, str], read: Callable[[str, str], float | Non
 def _build_run(
     streams: float | None, metrics: Metrics, completed: float | None, failed: float | None
 ) -> tuple[int, Metrics]:
-    """Returns (streams, metrics) of a run without unknown metrics. failed: None counts as 0 failed requests."""
+    """Returns the number of streams and the metrics of an imported run, without the metrics that its file lacks.
+
+    Args:
+        streams: The number of streams; None if the file does not give it, which becomes 0.
+        metrics: The metrics by name; None for one that the file does not give.
+        completed: The number of completed requests; None leaves out the metrics `requests` and `failed`.
+        failed: The number of failed requests; None counts as 0.
+    """
     known = {name: value for name, value in metrics.items() if value is not None}
     if completed is not None:
         known |= {"requests": int(completed + (failed or 0)), "failed": int(failed or 0)}

@@ -46,7 +46,12 @@ class LoadBlock(Generic[P]):
 
 
 class LoadPlan(Generic[P]):
-    """The blocks of every load of a configuration. If there are more requests than prompts, prompts are used again."""
+    """The requests of a load test.
+
+    A load is a number of streams or an arrival rate. Its requests are cut into blocks, and every arm answers one block
+    before the next block begins, so that all arms meet the same conditions. If there are more requests than prompts,
+    prompts are used again.
+    """
 
     def __init__(self, pool: Sequence[P], config: LoadConfig) -> None:
         self._pool = pool
@@ -126,7 +131,7 @@ def build_point(results: BlocksByArm, slo: Slo, seed: int) -> dict[str, Any]:
 
 
 def poisson_arrivals(rate: float, last_rate: float, seconds: float, seed: int) -> list[float]:
-    """Returns the arrival times of a Poisson process in `seconds`; at least one time.
+    """Returns the arrival times of a Poisson process that lasts `seconds`. The list is never empty.
 
     The rate grows linearly from `rate` to `last_rate`, in arrivals per second. The times are the inverse of
     Lambda(t) = rate t + (last_rate - rate) t^2 / (2 seconds) at the arrivals of a Poisson process with rate 1.

@@ -95,7 +95,7 @@ def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
     if layers != main_layers:
         problem = f"The canary head {name} reads layers {layers}, but the main head reads {main_layers}"
         raise InputError(
-            problem, f"Train it with capture.aux_layer_ids={main_layers}: both heads must read the same layers"
+            problem, f"Both must read the same layers: train the canary head with capture.aux_layer_ids={main_layers}"
         )
     return Eagle3Spec.on(target.model.device, stored.head, stored.vocab, draft.shape)
 

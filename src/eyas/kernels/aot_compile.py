@@ -163,7 +163,8 @@ def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int
         worst = max(_relative_error(one, other) for one, other in zip(found, wanted, strict=True))
         bound = TOLERANCE[wanted[0].dtype]
         if not worst <= bound:
-            raise CompileError(f"The compiled forward differs by {worst:.2g} at {rows} rows; the limit is {bound:g}")
+            figures = f"{worst:.2g} at {rows} tokens, and {bound:g} is the limit"
+            raise CompileError(f"The compiled forward differs from the uncompiled one by {figures}")
 
 
 # --- compiling a loaded model ---------------------------------------------------------------------------------------

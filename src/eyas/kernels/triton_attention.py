@@ -76,11 +76,11 @@ class Tile:
 
 @dataclass(frozen=True)
 class Split:
-    """The number of parts that the blocks of a tile are divided into.
+    """The split of the key columns of one tile of query rows, so that several GPU processors share them (split-KV).
 
     Attributes:
-        fill: The number of parts that gives every processor work.
-        parts: The number of parts to launch: `fill`, or more where a part would have more than UNIT columns.
+        fill: The smallest number of parts that gives every processor work.
+        parts: The number of parts to launch: `fill`, or more, so that no part has more than UNIT key columns.
     """
 
     fill: int

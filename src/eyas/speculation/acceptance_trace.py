@@ -69,7 +69,9 @@ class AcceptanceTrace:
 
 
 def trace_BC(tree: Tree, accepted: AcceptedPath, num_drafting: int | Tensor) -> Tensor:
-    """Computes the acceptance traces of a round on the device. `trace_from_row` reads them on the host.
+    """Computes on the device what each request's round shows about smaller draft trees: its acceptance trace.
+
+    `trace_from_row` turns a row of the result into an `AcceptanceTrace` on the host.
 
     Args:
         tree: the verified trees. Requirement: all have the same top-k.
@@ -77,8 +79,8 @@ def trace_BC(tree: Tree, accepted: AcceptedPath, num_drafting: int | Tensor) -> 
         num_drafting: the number of requests that draft; the trees of the other requests have only a root.
 
     Returns:
-        int64 [B, S + 1]. Columns 0 to S - 2 hold min_nodes of depths 1 to S - 1; only the first lengths_B - 1 of them
-        are defined. The last two columns hold chain_accepted and chain_offered.
+        int64 [B, S + 1]. Column d - 1, for d from 1 to S - 1, is `AcceptanceTrace.min_nodes` of the accepted node at
+        depth d; it is undefined from the accepted length on. The last two columns are chain_accepted and chain_offered.
     """
     num_requests, num_nodes = tree.tokens_BM.shape
     # By columns: roots come first, and of equal scores a parent comes before its child.

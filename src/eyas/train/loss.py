@@ -229,7 +229,7 @@ class _DistillationLoss(torch.autograd.Function):
 def _lk_loss(name: LossName, probs_CKV: Tensor, target_CV: Tensor, alpha_CK: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the loss lk or lk_log of each token, and its gradient in the logits. Overwrites probs_CKV.
 
-    Where p_v and q_v are equal, the gradient of their minimum is taken as 0.
+    Where the probabilities of target and head are equal, the gradient of their minimum is taken as 0.
     """
     under_CKV = probs_CKV * (probs_CKV < target_CV[:, None])
     slope_CKV = probs_CKV.mul_(under_CKV.sum(-1, keepdim=True)).sub_(under_CKV)

@@ -1,8 +1,8 @@
 """Confidence intervals and percentiles. Evaluation, bench, drift and the canary experiment use them.
 
 function             figure                                            method
-ratio_interval       sum / sum, such as the acceptance length          bootstrap of percentiles
-median_interval      median, such as that of speed-ups                 bootstrap of percentiles
+ratio_interval       sum / sum, such as the acceptance length          percentile bootstrap
+median_interval      median, such as that of speed-ups                 percentile bootstrap
 log_scale_interval   a positive figure with a known variance           normal or Student's t, on its logarithm
 """
 

@@ -22,7 +22,7 @@ from eyas.base.openai_http import CHAT_PATH, CONNECT_TIMEOUT_S, DEFAULT_PORTS, p
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The chat route of a server. target: the path and query of its URL."""
+    """The chat route of a server. target: the request target of HTTP, which is path and query."""
 
     host: str
     port: int

@@ -111,7 +111,7 @@ class LicenseGate:
     def decide(
         self, claim: SourceClaim | TargetClaim, acknowledgements: Sequence[Acknowledgement] = ()
     ) -> LicenseDecision:
-        """Returns the decision on a claim. Raises InputError if the claim is denied or needs an acknowledgement."""
+        """Returns the decision on a claim. Raises InputError if it is denied, or lacks an acknowledgement."""
         assessment = self._assess(claim)
         pending = assessment.pending
         acknowledgement = None
