@@ -51,7 +51,7 @@ def examine(path: str, target: str | None) -> list[Finding]:
         return list(_end_with_misfit(_examine_run(directory, target)))
     if not (directory / CONFIG_FILE).is_file():
         problem = f"{directory} has neither {RECIPE_FILE} nor {CONFIG_FILE}"
-        raise InputError(problem, f"{KINDS}. For a run, name the directory above those of its stages")
+        raise InputError(problem, f"{KINDS}. For a run, name its directory, for example runs/NAME")
     return list(
         _end_with_misfit(_examine_head(directory, target) if _is_head(directory) else _examine_target(directory))
     )

@@ -269,7 +269,7 @@ def test_line_ends_and_byte_order_mark(tmp_path):
         (questions("a"), {"license": None}, "no license on record"),
         (questions("a"), {"license": " "}, "no license on record"),
         (questions("a"), {"source": None}, "has no prompts.source"),
-        (questions("a"), {"source": "builtin:quickstart", "license": None}, "has no number of prompts to write"),
+        (questions("a"), {"source": "builtin:quickstart", "license": None}, "does not say how many prompts"),
         (
             questions("a"),
             {"source": "builtin:quickstart", "limit": 3},

@@ -72,7 +72,7 @@ class Column:
         return read_interval(row.entry, *self.interval) if self.interval else None
 
     def median(self, rows: Sequence[Row]) -> float | None:
-        """Returns the median of the first values of all rows; None if no row has one."""
+        """Returns the median of `value` over the rows that have one; None if no row has a value."""
         known = [value for row in rows if (value := self.value(row)) is not None]
         return median(known) if known else None
 

@@ -36,7 +36,7 @@ class RequestList:
         self._requests = iter(requests)
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        """Adds requests up to the engine's capacity. Returns False after the last one."""
+        """Adds requests until the engine is full. Returns False once all are added. `may_wait` has no effect."""
         while engine.has_capacity:
             request = next(self._requests, None)
             if request is None:

@@ -164,7 +164,7 @@ def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int
         bound = TOLERANCE[wanted[0].dtype]
         if not worst <= bound:
             figures = f"{worst:.2g} at {rows} tokens, and {bound:g} is the limit"
-            raise CompileError(f"The compiled forward differs from the uncompiled one by {figures}")
+            raise CompileError(f"The compiled forward is wrong: it differs from the uncompiled one by {figures}")
 
 
 # --- compiling a loaded model ---------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class Mentions:
                     self.from_email.add(word)
 
     def find(self, text: str, language: str, with_names: bool) -> Iterator[Span]:
-        """Yields all mentions of the values in a text, with those that the detectors found.
+        """Yields every mention, in one text, of the personal values that detectors found anywhere in the record.
 
         Args:
             text: A text of the record.

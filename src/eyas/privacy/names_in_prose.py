@@ -299,7 +299,7 @@ class _UnlistedNameSearch:
         return proper or not (lower in _SLANG or is_compound(lower, self.language))
 
     def _is_proper(self, i: int) -> bool:
-        """Returns True if word i is in a dictionary but is a name here: it alone is capitalized inside a sentence."""
+        """Returns True for a dictionary word used as a name: capitalized inside a sentence, unlike its neighbors."""
         words, lower, word = self.words, self.words.lowers[i], self.words.written[i]
         if self.language not in _FEW_CAPITALS or words.starts_sentence(i) or not _SHAPE.match(word) or words.is_code(i):
             return False

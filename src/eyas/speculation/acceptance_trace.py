@@ -110,7 +110,7 @@ def _most_likely_child_BM(tree: Tree) -> Tensor:
 
 
 def trace_from_row(arm: Arm, context: int, length: int, row: list[int]) -> AcceptanceTrace:
-    """Builds the trace of one request on the host.
+    """Builds the acceptance trace of one request in one round, on the host.
 
     Args:
         arm: the arm that drafted.

@@ -71,7 +71,7 @@ class SourceConfig:
             problem = f"prompts.license={self.license} does not fit {self.path}, whose license is {BUILTIN_LICENSE}"
             raise InputError(problem, "Leave prompts.license out")
         if self.is_builtin and (self.count is None or self.count < 1):
-            raise InputError(f"{self.path} has no number of prompts to write", "Set prompts.limit=300")
+            raise InputError(f"The recipe does not say how many prompts {self.path} generates", "Set prompts.limit")
         if self.path.startswith(HUB) and FULL_REVISION.fullmatch(self.revision or "") is None:
             raise UsageError(
                 f"{self.path} has the revision {self.revision}, which is not a full commit",
