@@ -7,8 +7,8 @@ round. Both use the code of serving, with this target, head, dtype and machine.
 
 Not every tree is timed. Of the trees that differ only in depth, the shallowest and the deepest are timed; of the
 chains, also those of 2, 4, 8, ... levels. The times of other depths are interpolated, because each level adds one
-forward of the head with the same number of rows. The prediction does not include prefill, which both arms need, and
-assumes that all n streams are busy.
+forward of the head with the same number of rows. The prediction does not include prefill, which
+plain decoding needs as well, and assumes that all n streams are busy.
 """
 
 import dataclasses

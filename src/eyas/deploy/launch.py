@@ -80,7 +80,7 @@ class Launch:
 
     @property
     def health_route(self) -> str:
-        """The route that answers 200 when the server accepts requests, in all three images."""
+        """The route that answers 200 when the server accepts requests, in the images of eyas, SGLang and vLLM."""
         return "/health"
 
     @property

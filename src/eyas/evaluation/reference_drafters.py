@@ -30,7 +30,7 @@ class PromptLookup:
         self._indexed = [1] * len(texts)
 
     def draft(self, texts: Sequence[int], positions: Sequence[int]) -> Tree:
-        """Returns a chain for each text, whose root is the token at position + 1."""
+        """Returns one chain for each text number and position; its root is the text's token at position + 1."""
         pairs = zip(texts, positions, strict=True)
         return _to_chain_trees([self._propose(text, position + 2) for text, position in pairs], self.depth)
 
@@ -80,7 +80,7 @@ class NgramDrafter:
         self._texts = [ids_T.tolist() for ids_T in texts]
 
     def draft(self, texts: Sequence[int], positions: Sequence[int]) -> Tree:
-        """Returns a chain for each text, whose root is the token at position + 1."""
+        """Returns one chain for each text number and position; its root is the text's token at position + 1."""
         chains = []
         for text, position in zip(texts, positions, strict=True):
             ids = self._texts[text][max(0, position + 2 - CONTEXT) : position + 2]

@@ -154,7 +154,7 @@ def probe_positions(params: AttentionParams, num_positions: int) -> Tensor:
 def _probe_mask(
     batch_size: int, q_length: int, kv_length: int, mask_function: MaskFunction, device: torch.device, **_: object
 ) -> Tensor:
-    """Returns a tensor with the shape of a mask and the mask function as the attribute `function`."""
+    """Returns a tensor with the shape of a mask, and on it the mask function, so that the probe can read it."""
     mask = torch.ones(batch_size, 1, q_length, kv_length, dtype=torch.bool, device=device)
     mask.function = mask_function  # type: ignore[attr-defined]
     return mask

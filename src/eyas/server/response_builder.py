@@ -24,7 +24,7 @@ REPLACEMENT_CHARACTER = "\ufffd"
 
 @dataclass(frozen=True)
 class TokenText:
-    """A token as text and as bytes. raw_bytes: None if they are not known, for some parts of characters."""
+    """A token as text and as bytes. raw_bytes: None if unknown, as for some tokens that are parts of a character."""
 
     text: str
     raw_bytes: list[int] | None

@@ -127,7 +127,7 @@ END = (
 
 
 def write_summary(rng: random.Random) -> Messages:
-    """Returns one report and one summary."""
+    """Returns a conversation: the user sends a report to summarize, and the assistant answers with the summary."""
     topic, tone = rng.choice(TOPICS), rng.choice(TONES)
     name, other = rng.sample(NAMES, 2)
     month, following = rng.sample(MONTHS, 2)
