@@ -224,7 +224,7 @@ def test_without_a_head_only_the_jobs_are_written(recipe, tmp_path, capsys):
     command = ["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), "deploy.engine=sglang"]
     assert main(command) == 0
     said = capsys.readouterr().err
-    assert "there is no head to serve" in said
+    assert "has no head to serve" in said
     assert len(run_printed(said, tmp_path)) == 5
     (tmp_path / "run" / "recipe.toml").write_text('[target]\nmodel = "embedded"\n')
     told = [one for one in examine(str(tmp_path / "run"), None) if "deploy" in one.problem]

@@ -219,7 +219,7 @@ def test_no_log_an_empty_one_and_wrong_usage(run, tmp_path, capsys):
     assert "--sample-low-acceptance" in capsys.readouterr().err
     log = write_log(tmp_path / "log")
     assert main(["drift", str(run), str(log)]) == 2
-    assert "no answers" in capsys.readouterr().err
+    assert "has no outputs" in capsys.readouterr().err
     assert main(["drift", str(run), str(log), "--days", "0"]) == 2
     write_log(tmp_path / "other", (20, [4] * 20, {}))
     assert main(["drift", str(run), str(tmp_path / "other"), "--recipe", str(tmp_path / "x.toml")]) == 2
