@@ -37,7 +37,7 @@ PROMPTS_BYTES = 64 * 2**20
 LOG_BYTES = 16 * 2**20  # of each of two files
 MAX_TASKS = 64  # names of tasks; further ones count as none
 OUTCOMES = ("unjudged", "well", "kept", "repeated", "refused", "unreadable", "full", "missed", "failed")
-"""What was done with the prompt of an output; values of the label `outcome` of eyas_sampled_answers.
+"""The ways in which the prompt of an output is handled: values of the label `outcome` of eyas_sampled_answers.
 
 unjudged     not stored: too few drafted rounds
 well         not stored: acceptance was not low
