@@ -101,7 +101,7 @@ def _of_chars(seed: int) -> list[tuple[tuple[str, ...], str]]:
 
 
 def memory(options: Options) -> Iterator[Row]:
-    """Yields the rows of `eyas prompts` over few and many prompts, each in a process of its own."""
+    """Yields the rows of `eyas prompts` over few and many prompts, each in a separate process."""
     found = {}
     with tempfile.TemporaryDirectory() as directory:
         for size in SIZES:

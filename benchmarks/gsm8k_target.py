@@ -59,7 +59,7 @@ class Example:
 def make_target(source: Path, work: Path, minutes: float) -> Path:
     """Trains the target on all problems of `source`, or resumes, and returns its directory. Raises SystemExit.
 
-    The training runs in a process of its own, so that its memory is freed. Large blocks are mapped one by one, because
+    The training runs in a separate process, so that its memory is freed. Large blocks are mapped one by one, because
     batches of varying lengths fragment the heap by gigabytes.
     """
     place = work / "target"

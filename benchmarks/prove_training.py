@@ -70,7 +70,7 @@ def scaling(options: Options) -> Iterator[Row]:
 
 
 def gpu(options: Options) -> Iterator[Row]:
-    """Runs training_gpu.py in a process of its own, which frees the device memory, and yields its rows."""
+    """Runs training_gpu.py in a separate process, which frees the device memory, and yields its rows."""
     if not torch.cuda.is_available():
         print("gpu: skipped, because torch finds no CUDA device", file=sys.stderr)
         return

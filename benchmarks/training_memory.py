@@ -2,7 +2,7 @@
 
     python benchmarks/training_memory.py [--steps K]
 
-Each point runs in a process of its own. It makes random documents of 512 to 1,024 tokens (60 % supervised), T tokens in
+Each point runs in a separate process. It makes random documents of 512 to 1,024 tokens (60 % supervised), T tokens in
 all, and trains one step on them. It reports the peak resident memory above the value before the step. The head is that
 of training_fixtures.py with 7 unrolled steps.
 

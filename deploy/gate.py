@@ -4,7 +4,7 @@
 
 SGLang and vLLM serve clients and administration (pause, swap weights, empty caches) on the same port, and vLLM's own
 security guide recommends a list of allowed routes. Every other request is answered with 404 here and never reaches the
-engine. The gate reads a request completely and sends it with a Content-Length of its own, and a connection carries one
+engine. The gate reads a request completely and sends it with a new Content-Length, and a connection carries one
 request, so that a second request cannot be smuggled in behind the first.
 
     python gate.py COMMAND ...
@@ -212,7 +212,7 @@ async def run(command: list[str], environment: Mapping[str, str]) -> int:
     port, inner_port = (int(environment[name]) for name in ("AIP_HTTP_PORT", "EYAS_INNER_PORT"))
     gate = Gate(build_routes(environment), inner_port)
     server = await asyncio.start_server(gate.handle, "0.0.0.0", port, limit=MAX_HEAD_BYTES)
-    # The engine gets no AIP_ variables: SGLang would register a route of its own under one of these names.
+    # The engine gets no AIP_ variables: SGLang would register its own route under one of these names.
     engine_environment = {name: value for name, value in environment.items() if not name.startswith("AIP_")}
     engine = await asyncio.create_subprocess_exec(*command, env=engine_environment)
 

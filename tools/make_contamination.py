@@ -4,7 +4,7 @@
 
 DATA is a directory with mt-bench.jsonl (lm-sys/FastChat, Apache-2.0), humaneval.jsonl (openai/human-eval, MIT) and
 gsm8k-test.jsonl (openai/grade-school-math, MIT), as their projects publish them. The date says when they were
-downloaded. Only hashes of the prompts are stored. Spec-Bench has no file of its own: see EVALSET_FILES in
+downloaded. Only hashes of the prompts are stored. Spec-Bench has no separate file: see EVALSET_FILES in
 eyas.data.select.contamination.
 """
 

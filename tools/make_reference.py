@@ -50,7 +50,7 @@ LATE_STAGES = (
     "tune",
     "plan",
     "deploy",
-)  # on a page of their own, because a page has at most 200 lines
+)  # on a separate page, because a page has at most 200 lines
 STAGE_TEXTS = {
     "target": "The model that gets a head.",
     "prompts": "`eyas prompts`: the sources of prompts, and the rules that keep, change or drop a prompt.",

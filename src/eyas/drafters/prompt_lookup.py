@@ -38,7 +38,7 @@ class PromptLookupSpec:
     def build(
         self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
     ) -> "PromptLookupDrafter":
-        """Returns the drafter. It copies from the text in the future map and needs no memory of its own."""
+        """Returns the drafter. It copies from the text in the future map and allocates no memory."""
         return PromptLookupDrafter(future_map)
 
 

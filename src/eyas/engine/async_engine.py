@@ -211,7 +211,7 @@ class AsyncEngine:
                 raise QueueFull(
                     f"The server has {len(self._open)} open requests and takes at most {limit}", "Retry later"
                 )
-            assert request.id not in self._open, "each request has an id of its own"
+            assert request.id not in self._open, "each request has a new id"
             self._open[request.id] = (RequestOutput(request), on_tokens)
 
         def add(engine: Engine) -> None:

@@ -65,7 +65,7 @@ class InlineStream:
 
 
 class WorkerStream:
-    """A stream that runs work on a CPU thread of its own, while the calling thread continues."""
+    """A stream that runs work on a separate CPU thread, while the calling thread continues."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")

@@ -139,7 +139,7 @@ def plan_shards(texts: Sequence[TextRow], dtype: StoredDtype, hidden_size: int, 
 def group_by_length(indices: Iterable[int], length_of: Callable[[int], int], batch_tokens: int) -> list[list[int]]:
     """Returns the indices in batches of similar length, shortest first, each of at most `batch_tokens` padded tokens.
 
-    An index whose length exceeds `batch_tokens` is a batch of its own.
+    An index whose length exceeds `batch_tokens` is a separate batch.
     """
     batches: list[list[int]] = []
     for index in sorted(indices, key=length_of):

@@ -60,7 +60,7 @@ def build_library(compiler: str, source: LibrarySource) -> Path:
 def openmp() -> tuple[str, ...]:
     """Returns the paths of the OpenMP library that torch contains; empty if torch contains none.
 
-    Libraries that link to torch's runtime share its threads. A second runtime would start threads of its own.
+    Libraries that link to torch's runtime share its threads. A second runtime would start more threads.
     """
     return tuple(map(str, sorted(TORCH_LIB.glob("libgomp*"))))
 

@@ -44,7 +44,7 @@ enum {
   FEW = 4,            /* up to so many rows a lane is not a row */
   STRIP = 2 * LANES,  /* rows whose scores are made together */
   ROOM = 64 * 256,    /* floats of a tile or a block; larger heads get fewer rows and keys */
-  MIN_SPLIT = 256,    /* keys that are worth an item of their own */
+  MIN_SPLIT = 256,    /* keys that are worth a separate item */
   MIN_WORK = 1 << 18, /* multiply-adds below which waking other threads takes longer than the work */
 };
 static const float LOG2_E = 1.44269504f, LOWEST = -1e38f;

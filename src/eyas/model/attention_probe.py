@@ -77,7 +77,7 @@ class ProbeForward:
 NUM_TOKENS = 7
 PROBE_FORWARDS = (
     ProbeForward(PROBE_NAME, (0, 1, 2), (0, 1, 2), (0, 1, 2), 0, None),
-    # The sibling has an id of its own; between the layers it reads the rows of the last token.
+    # The sibling has its own id; between the layers it reads the rows of the last token.
     ProbeForward(
         ATTENTION_NAME,
         (7, 3, 4, 5, 6),

@@ -28,7 +28,7 @@ from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.tree.acceptance_length import context_label
 from eyas.tree.shape import TreeShape
 
-LOG_FILE = "acceptance/log.jsonl"  # in a directory of its own, so that prompts.source=DIR finds prompts only
+LOG_FILE = "acceptance/log.jsonl"  # in a separate directory, so that prompts.source=DIR finds prompts only
 OLD_LOG_FILE = "acceptance/log.old.jsonl"
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")  # a name that a program sets, never text of a person
 MAX_COUNT = 2**31  # rounds or tokens of one output
@@ -108,7 +108,7 @@ class AppendLog:
         except BlockingIOError:
             self._file.close()
             problem = f"Another server writes to {self.path}"
-            raise InputError(problem, "Give each server a directory of its own: --sample-low-acceptance DIR") from None
+            raise InputError(problem, "Give each server its own directory: --sample-low-acceptance DIR") from None
 
 
 def read_complete_lines(path: Path) -> Iterator[bytes]:

@@ -40,7 +40,7 @@ def plan_epoch(
 ) -> list[Update]:
     """Returns the updates of one epoch. Rows are shuffled; a row without supervised tokens is left out.
 
-    A row longer than `micro_tokens` is a micro-batch of its own. The last update may be smaller.
+    A row longer than `micro_tokens` is a separate micro-batch. The last update may be smaller.
 
     Args:
         rows: All rows of the manifest.

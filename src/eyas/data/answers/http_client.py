@@ -141,7 +141,7 @@ class CompletionClient:
             self._outcomes.put(error)
 
     async def _process_questions(self) -> None:
-        """Sends one request at a time, with an HTTP client of its own: a shared one scans all connections."""
+        """Sends one request at a time, with its own HTTP client: a shared client scans all connections."""
         timeout = httpx.Timeout(self.config.timeout_s, connect=min(CONNECT_TIMEOUT_S, self.config.timeout_s))
         async with httpx.AsyncClient(headers=self._headers, timeout=timeout, verify=self._tls_context) as client:
             while True:

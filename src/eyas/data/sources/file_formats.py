@@ -141,7 +141,7 @@ def _split_whole(file: BinaryIO, name: str, file_format: FileFormat, size: int) 
         parquet = import_extra("pyarrow.parquet", "data")
         try:
             metadata = parquet.ParquetFile(file).metadata
-        except Exception as error:  # pyarrow raises classes of its own for each way to be damaged
+        except Exception as error:  # pyarrow raises its own classes for each kind of damage
             raise InputError(f"{name} is not a valid Parquet file", "Download or write it again") from error
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         return [Span(group, group + 1, sum(counts[:group]), count) for group, count in enumerate(counts) if count]
@@ -200,7 +200,7 @@ def _read_parquet_rows(file: BinaryIO, name: str, span: Span) -> Iterator[dict[s
         for batch in parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns):
             for row in batch.to_pylist() if columns else [{}] * batch.num_rows:
                 yield {key: value for key, value in row.items() if value is not None}
-    except Exception:  # pyarrow raises classes of its own for each way to be damaged, and its messages quote values
+    except Exception:  # pyarrow raises its own classes for each kind of damage, and its messages quote values
         problem = f"{name} has rows that cannot be read"
         raise InputError(problem, "Write it again as Parquet with text in UTF-8") from None
 
