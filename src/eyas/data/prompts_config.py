@@ -8,7 +8,8 @@ from eyas.base.errors import InputError
 from eyas.data.select.contamination import ALL_EVALSETS, EvalSet
 from eyas.data.select.deduplicate import MIN_THRESHOLD
 from eyas.data.select.quality import QualityConfig
-from eyas.data.sources.source import BUILTIN, SourceConfig
+from eyas.data.sources.columns import ColumnsConfig
+from eyas.data.sources.source import BUILTIN, SourceConfig, TextUnit
 from eyas.privacy.config import PrivacyConfig
 
 
@@ -24,6 +25,9 @@ class PromptsConfig:
         seed: The seed of the random choice of prompts.
         source_name: The name of `source` in record ids and in ledger.json; by default its file name without the ending.
         task: The value of the tag `task` of all prompts of `source`; by default the name of the source.
+        encoding: The encoding of files without a byte-order mark, such as latin-1; by default UTF-8.
+        text_unit: What one prompt is in a .txt file: a line, or the whole file. By default it is the whole file in a
+            directory or a pattern of files, and a line in a file that is named.
         sources: Any number of sources, one table for each, in addition to `prompts.source` or instead of it.
         policy: The TOML file of a license policy; by default the policy that ships with eyas.
         production: The file of a log of production requests; eyas selects prompts whose topics and lengths resemble
@@ -43,6 +47,9 @@ class PromptsConfig:
     seed: int = 0
     source_name: str | None = None
     task: str | None = None
+    columns: ColumnsConfig = field(default_factory=ColumnsConfig)
+    encoding: str | None = None
+    text_unit: TextUnit | None = None
     sources: tuple[SourceConfig, ...] = ()
     policy: str | None = None
     production: str | None = None
@@ -62,15 +69,23 @@ class PromptsConfig:
         require_range("prompts.duplicate", self.duplicate, MIN_THRESHOLD, 1)
 
     def all_sources(self) -> tuple[SourceConfig, ...]:
-        """Returns `prompts.source`, then the tables of `prompts.sources`. Raises InputError if there is no source."""
-        if self.source is None:
-            if not self.sources:
-                problem = "The recipe has no prompts.source"
-                raise InputError(problem, "Set prompts.source to a file of prompts or builtin:quickstart")
-            return self.sources
-        count = self.limit if self.source.startswith(BUILTIN) else None
-        first = SourceConfig(self.source, self.license, name=self.source_name, task=self.task, count=count)
-        return (first, *self.sources)
+        """Returns `prompts.source`, then the tables of `prompts.sources`. Raises InputError if there is no source.
+
+        A table without `columns`, `encoding` or `text_unit` has that of the recipe.
+        """
+        sources = self.sources
+        if self.source is not None:
+            count = self.limit if self.source.startswith(BUILTIN) else None
+            first = SourceConfig(self.source, self.license, name=self.source_name, task=self.task, count=count)
+            sources = (first, *sources)
+        if not sources:
+            problem = "The recipe has no prompts.source"
+            raise InputError(problem, "Set prompts.source to a file of prompts or builtin:quickstart")
+        shared = {"columns": self.columns, "encoding": self.encoding, "text_unit": self.text_unit}
+        return tuple(
+            replace(source, **{name: getattr(source, name) or value for name, value in shared.items()})
+            for source in sources
+        )
 
     def without_runtime_keys(self) -> "PromptsConfig":
         """Returns the configuration with default paths and default workers: only keys that change the output differ."""

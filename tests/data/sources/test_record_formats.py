@@ -1,7 +1,7 @@
 import pytest
 
 from eyas.chat.conversation import Message
-from eyas.data.sources.record_formats import ParsedRecord, RejectedRecord, parse_record
+from eyas.data.sources.record_formats import ParsedRecord, RejectedRecord, describe_form, parse_record
 
 
 def user(*texts):
@@ -50,6 +50,16 @@ def user(*texts):
         ({"instruction": "i", "input": "", "output": "o"}, "instruction", user("i"), 0),
         ({"instruction": "i", "context": "n", "response": "o"}, "instruction", user("i\n\nn"), 0),
         ({"text": "t", "label": 1}, "text", user("t"), 0),
+        ({"role": "user", "text": "t"}, "messages", user("t"), 0),
+        ({"from": "human", "value": "t", "id": 3}, "messages", user("t"), 0),
+        ({"Question": "q", "Answer": "a"}, "question", user("q"), 0),
+        ({"messages": None, "turns": [], "prompt": "p"}, "prompt", user("p"), 0),
+        ({"user": "u", "assistant": "a"}, "user", user("u"), 0),
+        ({"messages": "[{'role': 'user', 'content': 'it\\'s'}]"}, "messages", user("it's"), 0),
+        ({"conversations": [["a", "x"], ["b", "y"]]}, "conversations", user("a", "b"), 2),
+        ({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]}, "input", user("a"), 0),
+        ({"prompt": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "prompt", user("a\nb"), 0),
+        ({"row": {"question": "q"}, "row_idx": 0}, "log", user("q"), 0),
         ("t", "text", user("t"), 0),
         ({"custom_id": "1", "body": {"messages": [{"role": "user", "content": "a"}]}}, "log", user("a"), 0),
         ({"rendered": 5, "truncated": False, "body": {"prompt": "a"}}, "log", user("a"), 0),
@@ -75,6 +85,12 @@ def test_what_is_kept(value, shape, messages, num_answers):
         ({"messages": "x"}, "unknown_shape"),
         ({"messages": [{"role": "critic", "content": "x"}]}, "unknown_shape"),
         ({"turns": "x"}, "unknown_shape"),
+        ({"user": "bob", "level": "info", "message": "started"}, "unknown_shape"),
+        ({"role": "assistant", "text": "an answer"}, "no_user_turn"),
+        ({"data": {"x": 1}, "items": 3}, "unknown_shape"),
+        ({"messages": "[broken"}, "unknown_shape"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]}, "not_text"),
+        ({"history": [["a", "b"]], "instruction": "x", "input": {"y": 1}}, "not_text"),
         ({"turns": []}, "no_user_turn"),
         ({"prompt": " \n"}, "no_user_turn"),
         ({"messages": [{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}]}, "no_user_turn"),
@@ -89,3 +105,20 @@ def test_why_a_record_is_dropped(value, reason):
     dropped = parse_record(value)
     assert isinstance(dropped, RejectedRecord)
     assert dropped.reason == reason
+
+
+def test_pictures_are_counted():
+    parts = [{"type": "image_url", "image_url": {}}, {"type": "text", "text": "a"}, {"type": "input_audio"}]
+    messages = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": parts},
+        {"role": "user", "content": "b"},
+    ]
+    assert parse_record({"messages": messages}) == ParsedRecord("messages", user("a", "b"), 1, num_pictures=2)
+
+
+def test_what_a_form_is_called():
+    assert describe_form({"id": 1, "frage": "secret"}) == "keys id, frage"
+    assert describe_form(["secret"]) == "type list"
+    heading = "my card 4111 1111 1111 1111 does not work"  # of a table without a header
+    assert describe_form({heading: "x"} | dict.fromkeys("abcdef")) == "keys (a text), a, b, c, d, ..."

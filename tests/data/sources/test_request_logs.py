@@ -7,20 +7,18 @@ import pytest
 from eyas.chat.conversation import Message
 from eyas.data.sources.record_formats import (
     CUT_BY_LOG,
-    NO_RECORD,
     UNKNOWN_TEMPLATE,
     ParsedRecord,
     RejectedRecord,
-    parse_log_line,
     parse_record,
-    parse_rendered_prompt,
 )
+from eyas.data.sources.request_logs import NO_RECORD, parse_log_line, parse_rendered_prompt
 
 CHATML = '<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi it\'s "me"<|im_end|>\n<|im_start|>assistant\n'
 
 
 def users(line):
-    value = parse_log_line(line.encode())
+    value = parse_log_line(line)
     if value is NO_RECORD:
         return None
     shaped = parse_record(value)

@@ -1,57 +1,59 @@
 """Parses the formats of prompt records. `parse_record` returns the user turns, and the system message if requested.
 
-    {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}, ...]}    OpenAI; also "conversation"
+    {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}, ...]}    OpenAI
     {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", ...}, ...]}      ShareGPT
+    {"dialogue": [{"user": "...", "assistant": "..."}, ...]}   {"data": ["...", "..."]}    pairs, or speakers in turn
     {"turns": ["first user message", "second user message"]}                               MT-bench
-    {"prompt": "..."}   {"question": "..."}                                                HumanEval, GSM8K
-    {"instruction": "...", "input": "..."}                                                 Alpaca; or "context": Dolly
+    {"prompt": "..."}   {"question": "..."}   {"query": "..."}                             HumanEval, GSM8K, others
+    {"instruction": "...", "input": "...", "context": "...", "history": [["...", "..."]]}  Alpaca, Dolly
     {"text": "..."}   "..."                                                                plain text
     {"body": {"messages": ...}}   {"request": {...}}                                       request logs, OpenAI batches
     {"rendered": "<|im_start|>user ..."}                                                   logs of vLLM and SGLang
 
-The first of these keys that a record has determines its format (in code: its shape). All other keys are ignored.
-Answers in the records are dropped, because the target generates its own.
-
-`parse_log_line` reads the lines of the servers' request logs, which hold the prompt as the chat template rendered it:
-
-    vLLM      ... Received request cmpl-1: prompt: '<text>', params: SamplingParams(...), ...
-              ... Request chatcmpl-1 details: prompt: '<text>', prompt_token_ids: ...
-    SGLang    ... Finish: obj=GenerateReqInput(rid='1', ..., text='<text>', ...), out=...
-              {"timestamp": ..., "event": "request.finished", "rid": "1", "obj": {"text": "<text>", ...}, "out": {...}}
-
-Sources: vllm/entrypoints/logger.py; sglang/srt/utils/request_logger.py. SGLang logs a request twice; only the line at
-its end holds a chat prompt as text.
+The first key of _SHAPES that has a value determines the format (in code: its shape); without one, a request inside the
+record; then a key of _LIST_SHAPES or _TEXT_SHAPES. All other keys are ignored. Keys and roles may be in capitals. A
+list may be JSON or Python in a string, as cells of a table hold it. The content of a message may be a list of parts:
+the text is kept, pictures and other media are counted. Answers are dropped, because the target generates its own.
 """
 
 import ast
 import json
-import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Literal
 
 from eyas.chat.conversation import Message, Role, is_unicode
-
-NO_RECORD: Final = object()
-"""The value of a line that contains no record, such as a blank line."""
+from eyas.data.sources.request_logs import ROLES, parse_rendered_prompt
 
 # Reasons to reject a record, as the ledger names them.
 UNKNOWN_SHAPE = "unknown_shape"
 NO_USER_TURN = "no_user_turn"
-NOT_TEXT = "not_text"  # images, audio, half a surrogate pair
+NOT_TEXT = "not_text"  # only images or audio, half a surrogate pair
 TOOL_TURNS = "tool_turns"  # the next user turn depends on a tool output that eyas does not have
 UNKNOWN_TEMPLATE = "unknown_template"  # a logged prompt with markers of an unknown chat template
 CUT_BY_LOG = "cut_by_log"
+NOT_JSON = "not_json"  # a line that is not JSON, or not text in the encoding of the file
+TOO_LARGE = "too_large"  # a line of more than MAX_RECORD_CHARS
+WRONG_COLUMNS = "wrong_columns"  # a CSV row with more cells than the header
+MISSING_COLUMN = "missing_column"  # nothing at the paths of prompts.columns
 
-# Roles by their names in ShareGPT and in chat templates.
-ROLES: dict[str, Role] = {
-    **dict.fromkeys(("system", "developer"), "system"),
-    **dict.fromkeys(("user", "human"), "user"),
-    **dict.fromkeys(("assistant", "model", "gpt", "chatgpt", "bard", "bing"), "assistant"),
-}
-SHAREGPT_TOOLS = ("tool", "function_call", "function_response", "observation")
-REQUEST_KEYS = ("body", "request", "payload")
-_CONVERSATION_KEYS = ("messages", "conversation", "conversations", "turns", "prompt", "question", "instruction", "text")
-READ_KEYS = frozenset((*_CONVERSATION_KEYS, "rendered", "input", "context", "truncated", *REQUEST_KEYS))
+SHAPE_REASONS = (UNKNOWN_SHAPE, NOT_TEXT, NO_USER_TURN, MISSING_COLUMN)
+"""The reasons for which `prompts.columns` may help."""
+
+TOOL_ROLES = ("tool", "function", "function_call", "function_response", "observation", "ipython")
+REQUEST_KEYS = ("body", "request", "payload", "row")
+_LIST_SHAPES = ("messages", "conversation", "conversations", "dialogue", "dialog", "chat", "items", "data", "chosen")
+_TEXT_SHAPES = ("query", "problem", "inputs", "input")
+_SHAPES = ("messages", "conversation", "conversations", "turns", "prompt", "question", "instruction", "text")
+_LOG_KEYS = ("rendered", "truncated", *REQUEST_KEYS)
+_ROLE_KEYS = ("role", "from", "speaker", "sender", "author")
+_CONTENT_KEYS = ("content", "value", "text", "message")
+_PAIR_KEYS = ("user", "human", "question", "prompt", "instruction", "query", "input")
+_ANSWER_KEYS = ("assistant", "bot", "gpt", "ai", "answer", "response", "output")
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_MEDIA_PARTS = ("image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio", "file")
+_OTHER_KEYS = (*_ANSWER_KEYS[:4], *_ROLE_KEYS[:2], "content", "value", "context", "history")
+READ_KEYS = frozenset((*_SHAPES, *_LIST_SHAPES, *_TEXT_SHAPES, *_LOG_KEYS, *_PAIR_KEYS, *_OTHER_KEYS))
 """All keys of a record that are read."""
 
 
@@ -63,11 +65,13 @@ class ParsedRecord:
         shape: The name of the record's format, such as "messages".
         messages: The user turns, after the system message if it is kept.
         num_answers: The number of assistant turns, which are dropped.
+        num_pictures: The number of pictures and other media in the user turns, which are dropped.
     """
 
     shape: str
     messages: tuple[Message, ...]
     num_answers: int
+    num_pictures: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,45 +81,84 @@ class RejectedRecord:
     Attributes:
         reason: The reason, as the ledger names it, such as NO_USER_TURN.
         shape: The name of the record's format; None if it is unknown.
+        form: What was found instead, as `describe_form` writes it. Empty if the record itself shows it.
     """
 
     reason: str
     shape: str | None
+    form: str = ""
 
 
 def parse_record(value: Any, keep_system: bool = False) -> ParsedRecord | RejectedRecord:
     """Returns the user turns of a record, or the reason why it has no usable prompt.
 
     Args:
-        value: A JSON value: an object of one of the formats above, or a string.
+        value: A JSON value: an object of one of the formats above, a string, or a list of messages or user turns. A
+            RejectedRecord is returned unchanged.
         keep_system: Returns a leading system message, too.
     """
-    parsed = _parse(value)
+    parsed = value if isinstance(value, RejectedRecord) else _parse(value)
     if isinstance(parsed, RejectedRecord) or keep_system:
         return parsed
     return replace(parsed, messages=tuple(message for message in parsed.messages if message.role == "user"))
 
 
+def is_message(value: Any) -> bool:
+    """Returns True for an object with the role of a speaker, which is a part of a conversation."""
+    names = [value.get(key) for key in _ROLE_KEYS] if isinstance(value, dict) else []
+    return any(str(name).strip().lower() in (*ROLES, *TOOL_ROLES) for name in names)
+
+
+def is_known_record(value: Any) -> bool:
+    """Returns True for an object with a key that may determine its format."""
+    return isinstance(value, dict) and any(str(key).strip().lower() in READ_KEYS for key in value)
+
+
+def describe_form(value: Any) -> str:
+    """Returns the form of a record for a message, without its content: "keys id, frage"."""
+    return f"keys {show_names(value)}" if isinstance(value, dict) else f"type {type(value).__name__}"
+
+
+def show_names(names: Iterable[str]) -> str:
+    """Returns the first names of columns or keys. Hides a long one, which may be text of a table without a header."""
+    shown = [name if len(name) <= 24 and name.count(" ") < 3 else "(a text)" for name in map(str, names)]
+    return ", ".join(shown[:5]) + (", ..." if len(shown) > 5 else "")
+
+
 def _parse(value: Any) -> ParsedRecord | RejectedRecord:
     if isinstance(value, str):
         return _from_texts("text", [value])
+    if isinstance(value, list) and value:
+        return _from_list("messages" if is_message(value[0]) else "turns", value)
     if not isinstance(value, dict):
         return RejectedRecord(UNKNOWN_SHAPE, None)
-    shape = next((key for key in _CONVERSATION_KEYS if key in value), None)
+    if is_message(value) and not any(key in value for key in _SHAPES[:-1]):  # its "text" may be an answer
+        return _from_list("messages", [value])
+    shape = _find_key(value, _SHAPES)
     if shape is None:
-        return _from_log(value)
-    content = value[shape]
-    if shape == "conversations":
-        return _from_sharegpt(content)
-    # Preference datasets have a list of messages in "prompt".
-    if shape in ("messages", "conversation") or (shape == "prompt" and isinstance(content, list)):
-        return _from_messages(shape, content)
+        parsed = _from_log(value)
+        shape = _find_other_shape(value) if parsed == RejectedRecord(UNKNOWN_SHAPE, None) else None
+        if shape is None:
+            lowered = {str(key).strip().lower(): item for key, item in value.items()}
+            return parsed if parsed.shape or lowered.keys() == value.keys() else _parse(lowered)
     if shape == "instruction":
-        parts = [content, value.get("input") or value.get("context") or ""]
-        if not all(isinstance(part, str) for part in parts):
-            return RejectedRecord(NOT_TEXT, shape)
-        content = "\n\n".join(part for part in parts if part)
-    return _from_texts(shape, content if shape == "turns" else [content])
+        return _from_instruction(value)
+    if shape in _LIST_SHAPES or shape == "turns" or isinstance(value[shape], list):
+        return _from_list(shape, value[shape])
+    return _from_texts(shape, [value[shape]])
+
+
+def _find_key(value: dict[str, Any], keys: Sequence[str]) -> str | None:
+    """Returns the first of the keys that has a value; if none has one, the first that is there."""
+    present = [key for key in keys if key in value]
+    return next((key for key in present if value[key] not in (None, "", [])), present[0] if present else None)
+
+
+def _find_other_shape(value: dict[str, Any]) -> str | None:
+    """Returns the key of _LIST_SHAPES with a list, else of _TEXT_SHAPES, that determines the format of a record."""
+    lists = [key for key in _LIST_SHAPES if isinstance(_read_cell(value.get(key)), list)]
+    is_pair = any(key in value for key in _ANSWER_KEYS[:4])  # otherwise "user" may be the name of one
+    return _find_key(value, [*lists, *_TEXT_SHAPES, *(_PAIR_KEYS[:2] if is_pair else ())])
 
 
 def _from_log(value: dict[str, Any]) -> ParsedRecord | RejectedRecord:
@@ -140,167 +183,92 @@ def _from_log(value: dict[str, Any]) -> ParsedRecord | RejectedRecord:
     return RejectedRecord(UNKNOWN_SHAPE, None)
 
 
-def _from_sharegpt(items: Any) -> ParsedRecord | RejectedRecord:
-    if not _is_list_of_objects(items):
+def _from_instruction(value: dict[str, Any]) -> ParsedRecord | RejectedRecord:
+    parts = [part for key in ("instruction", "input", "context") if (part := value.get(key)) not in (None, "")]
+    if not all(isinstance(part, str) for part in parts):
+        return RejectedRecord(NOT_TEXT, "instruction")
+    history = _read_cell(value.get("history"))
+    turns = [*history, ["\n\n".join(parts)]] if isinstance(history, list) else [["\n\n".join(parts)]]
+    return _from_list("instruction", turns)
+
+
+def _from_list(shape: str, content: Any) -> ParsedRecord | RejectedRecord:
+    """Parses a list of messages, of pairs, of the texts of speakers in turn, of user turns, or of parts of a text."""
+    items: Any = _read_cell(content)
+    if not isinstance(items, list):
         return RejectedRecord(UNKNOWN_SHAPE, None)
-    if items and "role" in items[0]:  # the same key with OpenAI's messages
-        return _from_messages("conversations", items)
-    named = []
-    for item in items:
-        name = str(item.get("from"))
-        named.append({"role": "tool" if name in SHAREGPT_TOOLS else ROLES.get(name), "content": item.get("value")})
-    return _from_messages("conversations", named)
+    if items and all(isinstance(item, list) and item for item in items):
+        items = [dict(zip(("user", "assistant"), item, strict=False)) for item in items]
+    elif shape in _LIST_SHAPES and all(isinstance(item, str) for item in items):
+        items = [{"role": ("user", "assistant")[index % 2], "content": item} for index, item in enumerate(items)]
+    has_parts = any(isinstance(item, dict) and "type" in item and not is_message(item) for item in items)
+    if items and all(isinstance(item, dict) for item in items) and not has_parts:
+        return _from_messages(shape, items)
+    return _from_texts(shape, [items] if has_parts else items)
 
 
-def _from_texts(shape: str, texts: Any) -> ParsedRecord | RejectedRecord:
-    if not isinstance(texts, list):
-        return RejectedRecord(UNKNOWN_SHAPE, None)
-    if not all(isinstance(text, str) and is_unicode(text) for text in texts):
-        return RejectedRecord(NOT_TEXT, shape)
-    return _build_record(shape, [Message("user", text) for text in texts], 0)
+def _from_texts(shape: str, texts: Sequence[Any]) -> ParsedRecord | RejectedRecord:
+    return _from_messages(shape, [{"role": "user", "content": text} for text in texts])
 
 
-def _from_messages(shape: str, items: Any) -> ParsedRecord | RejectedRecord:
-    if not _is_list_of_objects(items):
-        return RejectedRecord(UNKNOWN_SHAPE, None)
+def _from_messages(shape: str, items: Sequence[dict[str, Any]]) -> ParsedRecord | RejectedRecord:
     messages: list[Message] = []
-    num_answers = 0
-    for index, item in enumerate(items):
-        role = item.get("role")
+    num_answers = num_pictures = 0
+    for index, (role, content, calls_tool) in enumerate(_read_messages(items)):
+        if role == "tool" or (role == "assistant" and calls_tool):
+            return RejectedRecord(TOOL_TURNS, shape)
         if role == "assistant":
             num_answers += 1
-            if item.get("tool_calls") or item.get("function_call"):
-                return RejectedRecord(TOOL_TURNS, shape)
-        elif role in ("tool", "function"):
-            return RejectedRecord(TOOL_TURNS, shape)
-        elif role == "user" or (role in ("system", "developer") and index == 0):
-            text = _join_text(item.get("content"))
+        elif role == "user" or (role == "system" and index == 0):
+            text, count = _read_content(content)
             if text is None or not is_unicode(text):
                 return RejectedRecord(NOT_TEXT, shape)
-            messages.append(Message("user" if role == "user" else "system", text))
-        elif role not in ("system", "developer"):
+            messages.append(Message(role, text))
+            num_pictures += count
+        elif role is None:
             return RejectedRecord(UNKNOWN_SHAPE, None)
-    return _build_record(shape, messages, num_answers)
-
-
-def _is_list_of_objects(items: Any) -> bool:
-    return isinstance(items, list) and all(isinstance(item, dict) for item in items)
-
-
-def _join_text(content: Any) -> str | None:
-    """Returns the text of a message, which is a string or OpenAI's list of parts. Returns None if a part is no text."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-        texts = [part.get("text") for part in content]
-        if all(isinstance(text, str) for text in texts):
-            return "\n".join(texts)
-    return None
-
-
-def _build_record(shape: str, messages: list[Message], num_answers: int) -> ParsedRecord | RejectedRecord:
-    """Returns the parsed record, or a rejection if it has no user turn or an empty one."""
     users = [message for message in messages if message.role == "user"]
     if not users or not all(message.content.strip() for message in users):
         return RejectedRecord(NO_USER_TURN, shape)
-    return ParsedRecord(shape, tuple(messages), num_answers)
+    return ParsedRecord(shape, tuple(messages), num_answers, num_pictures)
 
 
-# --- request logs ----------------------------------------------------------------------------------------------------
-
-_LITERAL = r"('(?:[^'\\]|\\.)*+'|\"(?:[^\"\\]|\\.)*+\")"
-_VLLM = re.compile(rf"(?:Received request \S{{1,200}}:|Request \S{{1,200}} details:) prompt: {_LITERAL}")
-_SGLANG = re.compile(rf"Finish: obj=GenerateReqInput\(.{{0,2000}}?\btext={_LITERAL}", re.DOTALL)
-_SGLANG_EVENT = "request.finished"
-_SGLANG_CHARS = 2048  # SGLang at --log-requests-level 2 keeps so many characters: both ends, "..." between them
-
-
-def parse_log_line(line: bytes) -> Any:
-    """Converts a log line to a value for `parse_record`.
-
-    line                                              result
-    a request in the log of vLLM or SGLang            {"rendered": text}
-    such a request with a prompt that the log cut     {"truncated": True}
-    another JSON object                               the object
-    any other line                                    NO_RECORD
-    """
-    text = line.decode("utf-8", "replace").strip()
-    if text.startswith("{"):
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            return NO_RECORD
-        if not isinstance(value, dict) or "event" not in value:
-            return value
-        fields = value.get("obj") if value["event"] == _SGLANG_EVENT else None
-        return _to_value(fields.get("text")) if isinstance(fields, dict) else NO_RECORD
-    match = _VLLM.search(text) or _SGLANG.search(text)
-    if match is None:
-        return NO_RECORD
-    try:
-        return _to_value(ast.literal_eval(match[1]))  # both log the repr of the text
-    except (ValueError, SyntaxError, MemoryError):
-        return NO_RECORD
+def _read_messages(items: Sequence[dict[str, Any]]) -> Iterator[tuple[Role | Literal["tool"] | None, Any, bool]]:
+    """Yields role, content and use of tools of each message. A pair of a prompt and its answer is two messages."""
+    for item in items:
+        if name := _find_key(item, _ROLE_KEYS):
+            role = str(item[name]).strip().lower()
+            content = item.get(_find_key(item, _CONTENT_KEYS) or "content")
+            calls_tool = bool(item.get("tool_calls") or item.get("function_call"))
+            yield "tool" if role in TOOL_ROLES else ROLES.get(role), content, calls_tool
+        else:
+            key = _find_key(item, _PAIR_KEYS)
+            yield "user" if key else None, item.get(key or ""), False
+            if any(answer in item for answer in _ANSWER_KEYS):
+                yield "assistant", None, False
 
 
-def _to_value(text: object) -> Any:
-    if not isinstance(text, str):
-        return NO_RECORD
-    half = _SGLANG_CHARS // 2
-    if len(text) == _SGLANG_CHARS + 3 and text[half : half + 3] == "...":
-        return {"truncated": True}
-    return {"rendered": text}
+def _read_content(content: Any) -> tuple[str | None, int]:
+    """Returns the text of a message and the number of its pictures; no text if a part is of an unknown kind."""
+    texts, num_pictures = [], 0
+    for part in content if isinstance(content, list) else [content]:
+        kind = (part.get("type") or "text") if isinstance(part, dict) else "text"
+        text = part.get(_find_key(part, _CONTENT_KEYS) or "text") if isinstance(part, dict) else part
+        if kind in _MEDIA_PARTS:
+            num_pictures += 1
+        elif kind in _TEXT_PARTS and isinstance(text, str):
+            texts.append(text)
+        else:
+            return None, 0
+    return "\n".join(texts) if texts else None, num_pictures
 
 
-# --- chat templates --------------------------------------------------------------------------------------------------
-
-# The patterns of the beginning of a turn, whose first group is the role, and of its end.
-TEMPLATE_FAMILIES = (
-    # ChatML: Qwen, Yi, SmolLM and many others.
-    (r"<\|im_start\|>([a-z]{1,20})\n", r"<\|im_end\|>\n?"),
-    # Llama 3 and Llama 4.
-    (r"<\|start_header_id\|>([a-z]{1,20})<\|end_header_id\|>\n\n", r"<\|eot_id\|>|<\|eom_id\|>"),
-    (r"<\|header_start\|>([a-z]{1,20})<\|header_end\|>\n\n", r"<\|eot\|>|<\|eom\|>"),
-    # Gemma.
-    (r"<start_of_turn>([a-z]{1,20})\n", r"<end_of_turn>\n?"),
-    # gpt-oss (harmony).
-    (r"<\|start\|>([a-z]{1,20})(?:<\|channel\|>[a-z ]{1,40})?<\|message\|>", r"<\|end\|>|<\|return\|>|<\|call\|>"),
-    # Phi-3 and Phi-4-mini.
-    (r"<\|(system|user|assistant|tool)\|>\n?", r"<\|end\|>\n?"),
-)
-_MISTRAL = re.compile(r"\[INST\]\s?(.*?)\s?\[/INST\]", re.DOTALL)
-_ANY_MARKER = re.compile(r"<\|[a-zA-Z_]{1,40}\|>|<｜[^｜]{1,40}｜>|<start_of_turn>|\[INST\]")
-
-
-def parse_rendered_prompt(text: str) -> list[Message] | None:
-    """Splits a prompt that a chat template rendered into its messages.
-
-    Text outside of turns is dropped, and so is an empty assistant turn at the end. Text without markers is one user
-    turn, because it is a prompt of /v1/completions.
-
-    Returns:
-        The messages; None if the template is unknown, or if the prompt has a turn of a tool.
-    """
-    for head, end in TEMPLATE_FAMILIES:
-        heads = list(re.finditer(head, text))
-        if heads:
-            return _split_turns(text, heads, re.compile(end))
-    found = _MISTRAL.findall(text)
-    if found:
-        return [Message("user", turn) for turn in found]
-    return None if _ANY_MARKER.search(text) else [Message("user", text)]
-
-
-def _split_turns(text: str, heads: list[re.Match[str]], end_pattern: re.Pattern[str]) -> list[Message] | None:
-    messages = []
-    for head, following in zip(heads, [*heads[1:], None], strict=True):
-        role = ROLES.get(head[1])
-        if role is None:
-            return None
-        limit = len(text) if following is None else following.start()
-        end = end_pattern.search(text, head.end(), limit)
-        content = text[head.end() : limit if end is None else end.start()]
-        if role == "assistant" and following is None and not content.strip():
-            continue
-        messages.append(Message(role, content))
-    return messages
+def _read_cell(content: Any) -> Any:
+    """Returns the list that a string holds as JSON or Python; any other value unchanged."""
+    if isinstance(content, str) and content.lstrip().startswith("["):
+        for parse in (json.loads, ast.literal_eval):
+            try:
+                return parse(content)
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+    return content

@@ -4,33 +4,40 @@ A source is split into shards, which workers read independently. Only the data d
 (`file_formats.py`), so the result does not depend on the number of workers.
 """
 
+import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import StoragePath
+from eyas.data.sources.columns import ColumnsConfig
 from eyas.data.sources.file_formats import (
     FILE_FORMATS,
-    UNREADABLE,
-    FileFormat,
+    DataFile,
     Span,
-    find_format,
+    SplitFile,
+    inspect_file,
     is_data_file,
     read_values,
     split_file,
     split_range,
 )
-from eyas.data.sources.record_formats import NO_RECORD
+from eyas.data.sources.record_formats import RejectedRecord, describe_form, parse_record
+from eyas.data.sources.request_logs import NO_RECORD
+from eyas.data.sources.text_stream import COMPRESSIONS, UTF8
 from eyas.evalsets import FAMILIES, example
 
 BUILTIN = "builtin:"
 BUILTIN_LICENSE = "Apache-2.0"
 HUB = "hf:"
+MAX_DESCRIBED = 3
 SPLITS = ("train", "quickstart", "eval")
+TextUnit = Literal["line", "file"]
 FULL_REVISION = re.compile(r"[0-9a-f]{40}")
 
 
@@ -50,6 +57,9 @@ class SourceConfig:
         task: The value of the tag `task` of all prompts of the source; by default the name of the source.
         count: The number of conversations that a builtin: source generates; for builtin: sources only.
         keep_system: Keeps a leading system message; otherwise only user turns are kept.
+        columns: A table like `prompts.columns`, which is the default.
+        encoding: The encoding of files without a byte-order mark; by default `prompts.encoding`.
+        text_unit: What one prompt is in a .txt file; by default `prompts.text_unit`.
     """
 
     path: str
@@ -62,6 +72,9 @@ class SourceConfig:
     task: str | None = None
     count: int | None = None
     keep_system: bool = False
+    columns: ColumnsConfig | None = None
+    encoding: str | None = None
+    text_unit: TextUnit | None = None
 
     def __post_init__(self) -> None:
         if not self.path.strip():  # an unset variable of a script; as a path it would be the working directory
@@ -89,18 +102,18 @@ class SourceFile:
     """A file of a source.
 
     Attributes:
-        url: The path or URL of the file.
         key: The name of the file in the ledger, the same on every machine.
         source_name: The name with which the ids of its records begin.
-        format: The format of the file.
         digest: The SHA-256 of the file, as "sha256:HEX".
+        data: The file and its format.
+        size: Its size in bytes; None for a builtin: source.
     """
 
-    url: str
     key: str
     source_name: str
-    format: FileFormat
     digest: str
+    data: DataFile
+    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -159,8 +172,8 @@ class Record:
         location: FILE:LINE, counted from 1, for the ledger.
         source: The name of the source.
         task: The task of a builtin: record; None for other sources.
-        value: A JSON value or a line of text; None if the record cannot be read.
-        is_json: False if the record cannot be read.
+        value: A JSON value, a line of text, or a RejectedRecord.
+        language: The main language that the record names (ISO 639-1); None if it names none.
     """
 
     id: str
@@ -168,15 +181,16 @@ class Record:
     source: str
     task: str | None
     value: Any
-    is_json: bool = True
+    language: str | None = None
 
 
-def open_source(config: SourceConfig, source_index: int) -> Source:
+def open_source(config: SourceConfig, source_index: int, split: SplitFile = split_file) -> Source:
     """Opens a source: reads all its files once, computes their digests, splits them into shards and counts records.
 
     Args:
         config: The source.
         source_index: Its index among the sources of the recipe.
+        split: Computes the digest and the spans of a file.
 
     Raises:
         InputError: There is no such file, or a file is empty, damaged or of an unknown kind.
@@ -186,46 +200,82 @@ def open_source(config: SourceConfig, source_index: int) -> Source:
     paths, hub_directory = _find_files(config)
     if not paths:
         problem = f"No prompt file matches {config.path}"
-        raise InputError(problem, f"Name a file, a directory or a pattern of {' '.join(FILE_FORMATS)}")
+        raise InputError(problem, f"Name a file, or a directory or a pattern of files: {' '.join(FILE_FORMATS)}")
+    columns = config.columns or ColumnsConfig()
+    # A directory of texts has a prompt a file; a text that is named has a prompt a line.
+    is_named = config.path.startswith(HUB) or paths[0].name == posixpath.basename(config.path)
+    is_text_whole = config.text_unit == "file" or (config.text_unit is None and not is_named)
     files: list[SourceFile] = []
     shards: list[SourceShard] = []
     num_records: dict[str, int] = {}
     num_files: dict[str, int] = {}
     for path in paths:
-        name = config.name or path.name.partition(".")[0]
         num_files[path.name] = num_files.get(path.name, 0) + 1
         # Two files of one name are told apart by their order, not by a directory of this machine.
         key = path.name if num_files[path.name] == 1 else f"{path.name} ({num_files[path.name]})"
-        file_format = find_format(path.name)
-        digest, spans = split_file(path, file_format)
+        size, data = path.size(), inspect_file(path, config.encoding, columns, is_text_whole)
+        directory = posixpath.basename(posixpath.dirname(path.url))
+        name = config.name or (directory if data.format == "text" else path.name.partition(".")[0])
+        digest, spans = split(data)
         first = num_records.get(name, 0)  # files that share a name continue the count, so that ids are unique
         shards += [SourceShard(source_index, len(files), span, first + span.first_record) for span in spans]
         num_records[name] = first + sum(span.num_records for span in spans)
-        files.append(SourceFile(path.url, key, name, file_format, digest))
-    return Source(config, tuple(files), tuple(shards), hub_directory)
+        files.append(SourceFile(key, name, digest, data, size))
+    source = Source(config, tuple(files), tuple(shards), hub_directory)
+    if columns.id is not None and split is split_file:
+        _require_unique_ids(source)
+    return source
+
+
+def _require_unique_ids(source: Source) -> None:
+    seen: set[int] = set()
+    for record in _read_all(source):
+        if hash(record.id) in seen:
+            problem = f"{record.location} has the same id as a record before it"
+            raise InputError(problem, "Set prompts.columns.id to a column of unique values, or leave it out")
+        seen.add(hash(record.id))
+
+
+def describe_rejected(source: Source) -> str:
+    """Returns the places, the reason and the form of the first rejected records of a source, for a message."""
+    parsed = ((record, parse_record(record.value)) for record in _read_all(source))
+    rejected = ((record, result) for record, result in parsed if isinstance(result, RejectedRecord))
+    places: dict[str, list[str]] = {}
+    for record, result in islice(rejected, MAX_DESCRIBED):
+        form = result.form or describe_form(record.value)
+        places.setdefault(f"{result.reason}: {form}", []).append(record.location)
+    return ", ".join(f"{', '.join(where)} ({reason})" for reason, where in places.items())
 
 
 def read_shard(source: Source, shard: SourceShard) -> Iterator[Record]:
     """Yields the records of a shard, without blank lines. Raises InputError for a damaged or changed file."""
     file = source.files[shard.file_index]
-    if file.format == "grammar":
+    if file.data.format == "grammar":
         yield from _write_grammar_records(source, shard)
         return
     count = 0
-    for offset, value in enumerate(read_values(StoragePath(file.url), file.format, shard.span)):
+    for offset, value in enumerate(read_values(file.data, file.digest, shard.span)):
         count = offset + 1
         if value is not NO_RECORD:
-            record_id = f"{file.source_name}:{shard.first_record + offset}"
             location = f"{file.key}:{shard.span.first_record + offset + 1}"
-            is_json = value is not UNREADABLE
-            yield Record(record_id, location, file.source_name, None, value if is_json else None, is_json)
-    if count != shard.num_records:  # the ledger would hold the digest of other records
+            yield _build_record(file, shard.first_record + offset, location, value)
+    if count != shard.num_records or file.data.path.size() != file.size:  # the ledger would hold another file's digest
         raise InputError(f"{file.key} changed while it was read", "Run the same command again when it is complete")
+
+
+def _build_record(file: SourceFile, number: int, location: str, value: Any) -> Record:
+    source, columns = file.source_name, file.data.columns
+    own_id = str(number) if columns.id is None else columns.find_id(value) or f"row {number}"
+    content, language = columns.find_content(value), columns.find_language(value)
+    return Record(f"{source}:{own_id}", location, source, None, content, language)
 
 
 def read_records(config: SourceConfig) -> Iterator[Record]:
     """Opens a source and yields all its records. Raises InputError like `open_source` and `read_shard`."""
-    source = open_source(config, 0)
+    return _read_all(open_source(config, 0))
+
+
+def _read_all(source: Source) -> Iterator[Record]:
     for shard in source.shards:
         yield from read_shard(source, shard)
 
@@ -249,7 +299,8 @@ def _find_files(config: SourceConfig) -> tuple[list[StoragePath], Path | None]:
 def _download_dataset(config: SourceConfig) -> Path:
     from huggingface_hub import snapshot_download
 
-    patterns = [config.files] if config.files else [f"*{ending}" for ending in FILE_FORMATS]
+    endings = [ending + packed for ending in FILE_FORMATS for packed in ("", *COMPRESSIONS)]
+    patterns = [config.files] if config.files else [f"*{ending}" for ending in endings]
     try:
         return Path(
             snapshot_download(
@@ -276,7 +327,8 @@ def _open_grammar(config: SourceConfig, source_index: int) -> Source:
         raise InputError(f"prompts.source={config.path} is not a built-in source", f"Use {known}")
     # The grammar is code, so a sample of what it writes in this split is its digest.
     sample = [example(family, split, index).messages for family in FAMILIES for index in range(8)]
-    file = SourceFile(config.path, config.path, config.name or f"eyas-{split}", "grammar", digest_json(sample))
+    data = DataFile(StoragePath(config.path), "grammar", UTF8, ColumnsConfig())
+    file = SourceFile(config.path, config.name or f"eyas-{split}", digest_json(sample), data)
     assert config.count is not None, "the grammar is endless"
     shards = [SourceShard(source_index, 0, span, span.first_record) for span in split_range(config.count)]
     return Source(config, (file,), tuple(shards))
