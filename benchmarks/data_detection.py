@@ -5,7 +5,9 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pii_set
 from data_options import Options
@@ -13,6 +15,9 @@ from pii_names import faker_words, parts
 from pii_score import Outcome, recall, score_text
 from pii_set import LANGUAGES, LabeledText
 from result_rows import Row
+
+if TYPE_CHECKING:
+    from eyas.privacy.config import PrivacyConfig
 
 KEY = b"a key for measuring only, no secret"
 BATCH = 500
@@ -23,16 +28,30 @@ REAL = {"gsm8k-train": "question", "mt-bench": "turns", "humaneval": "prompt"}  
 Written = tuple[str, ...] | None  # the texts of a record after the filter; None: the record was dropped
 
 
-def run_filter(records: Sequence[tuple[tuple[str, ...], str]]) -> Iterator[Written]:
-    """Runs the privacy filter over records (texts, language) in batches and yields the result of each."""
-    from eyas.privacy.config import PrivacyConfig
+def run_filter(records: Sequence[tuple[tuple[str, ...], str]], names: str = "private") -> Iterator[Written]:
+    """Runs the privacy filter over records (texts, language) in batches and yields the result of each.
+
+    Args:
+        records: The texts and the language of each record.
+        names: The recipe key prompts.privacy.names: "private" replaces names of private persons, "all" all names.
+    """
     from eyas.privacy.filter import CleanedRecord, PrivacyFilter
 
-    privacy = PrivacyFilter(PrivacyConfig(), key=KEY)
+    privacy = PrivacyFilter(filter_config(names), key=KEY)
     for start in range(0, len(records), BATCH):
         for result in privacy.clean(list(records[start : start + BATCH])):
             yield tuple(result.texts) if isinstance(result, CleanedRecord) else None
         print(f"filtered {min(start + BATCH, len(records))} of {len(records)}", file=sys.stderr, flush=True)
+
+
+def filter_config(names: str) -> "PrivacyConfig":
+    """Returns the default settings with this value of prompts.privacy.names."""
+    from eyas.privacy.config import PrivacyConfig
+
+    # A filter of a version before that key has one mode only.
+    has_modes = "names" in {field.name for field in fields(PrivacyConfig)}
+    settings: dict[str, Any] = {"names": names} if has_modes else {}
+    return PrivacyConfig(**settings)
 
 
 def detection(options: Options) -> Iterator[Row]:

@@ -1,0 +1,201 @@
+"""Fits src/eyas/privacy/data/tagger_weights.toml: the weights with which the tagger finds names in running text.
+
+    python benchmarks/fit_name_tagger.py [--check DIR] [--write]
+
+Logistic regression on our own texts: benchmarks/name_texts with marked names, the develop half of
+benchmarks/privacy_texts, and the labeled set of benchmarks/pii_set.py. Without --write, it prints how many words of
+names the new weights find in these texts. --check DIR also measures texts of other authors in DIR (their develop half),
+which nothing is fitted to.
+"""
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pii_set
+import torch
+from marked_texts import NEWS, OWN_NEWS, news_sentences, research_sentences
+from planted.fill import fill
+from text_sets import sets_of
+
+from eyas.privacy.cjk_words import CJK_LANGUAGES
+from eyas.privacy.name_tagger import Tagger, read_weights
+from eyas.privacy.word_lists import LANGUAGES, PACKAGE
+from eyas.privacy.words import split_words
+
+PATH = PACKAGE / "data" / "tagger_weights.toml"
+NAME_TEXTS = Path(__file__).with_name("name_texts")
+FITTED = tuple(language for language in LANGUAGES if language not in CJK_LANGUAGES)
+HEADER = """\
+# Weights of the features with which name_tagger.py decides whether a word belongs to a person's name.
+# Source: benchmarks/fit_name_tagger.py, from texts written for eyas.
+
+[weights]
+"""
+MARK = re.compile(r"\[\[|\]\]")
+TIMES = 3  # names for each private and each public text
+SEED_OF_SET = 3  # of the labeled set; `make prove-data` measures another seed
+WEIGHT_OF_SET = 0.5  # its 2,000 texts come from few templates
+MIN_WORDS = 3  # that a feature occurs in
+STRENGTH = 1.0  # of the prior that pulls the weights to 0
+NAMES_COST = 1.3  # a missed word of a name costs more than a wrong one
+STEPS = 80
+MIN_WEIGHT = 0.02
+
+
+@dataclass(frozen=True)
+class MarkedText:
+    """A text, and the start and the end of each name in it."""
+
+    language: str
+    text: str
+    names: tuple[tuple[int, int], ...]
+    weight: float = 1.0
+
+
+def read_marked(line: str, language: str) -> MarkedText:
+    """Returns the text of a line such as "[[Anna]] called" with its names."""
+    text, names = "", []
+    for k, piece in enumerate(MARK.split(line.replace("\\n", "\n"))):
+        if k % 2:
+            names.append((len(text), len(text) + len(piece)))
+        text += piece
+    return MarkedText(language, text, tuple(names))
+
+
+def own_texts() -> Iterator[MarkedText]:
+    """Yields all texts that the weights are fitted to."""
+    for path in sorted(NAME_TEXTS.glob("*.txt")):
+        for line in path.read_text("utf-8").splitlines():
+            if line and not line.startswith("#"):
+                yield read_marked(line, path.stem)
+    for texts in sets_of(FITTED, "develop"):
+        rng = Random(texts.language)
+        for templates in (texts.private, texts.public):
+            for i, template in enumerate(templates):
+                for k in range(TIMES):
+                    name = texts.names[(7 * i + 11 * k) % len(texts.names)]
+                    yield _marked(template.text.format(name=name), texts.language, [name])
+        for template in texts.planted:
+            filled = fill(template.group, template.text, texts, rng)
+            people = [value.value for value in filled.planted if value.slot in ("person", "first", "last")]
+            yield _marked(filled.text, texts.language, people)
+    for labeled in pii_set.build_set(SEED_OF_SET):
+        people = [planted.value for planted in labeled.planted if planted.kind == "PERSON"]
+        yield _marked(labeled.text, labeled.language, people, WEIGHT_OF_SET)
+
+
+def _marked(text: str, language: str, names: Sequence[str], weight: float = 1.0) -> MarkedText:
+    found = [match.span() for name in names for match in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
+    return MarkedText(language, text, tuple(found), weight)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A word: its features, whether it belongs to a name, and its weight."""
+
+    features: tuple[str, ...]
+    is_name: bool
+    weight: float
+
+
+def examples(marked: MarkedText) -> Iterator[Example]:
+    """Yields the words of a text on which the tagger decides. The decision on the word before is the right one."""
+    words = split_words(marked.text)
+    tagger, lead, follows = Tagger(words, marked.language), frozenset[str](), False
+    bounds = list(zip(words.starts, words.ends, strict=True))
+    right = [any(start <= a < end or start < b <= end for start, end in marked.names) for a, b in bounds]
+    for i, is_name in enumerate(right):
+        follows = i > 0 and right[i - 1] and tagger.may_follow(i)
+        if tagger.may_be_name(i, follows):
+            yield Example(tuple(tagger.features(i, follows, lead if follows else ())), is_name, marked.weight)
+        if is_name and not follows:
+            lead = frozenset(tagger.tables_before(i))
+
+
+def fit(made: Sequence[Example]) -> dict[str, float]:
+    """Returns the weights that maximize the likelihood of the examples and the prior."""
+    counts = Counter(feature for example in made for feature in example.features)
+    known = {feature: k for k, feature in enumerate(sorted(counts)) if counts[feature] >= MIN_WORDS}
+    index = {feature: k for k, feature in enumerate(known)}
+    rows = [[index[feature] for feature in example.features if feature in index] for example in made]
+    flat = torch.tensor([k for row in rows for k in row])
+    starts = torch.tensor([0, *(len(row) for row in rows)][:-1]).cumsum(0)
+    names = torch.tensor([float(example.is_name) for example in made])
+    cost = torch.tensor([example.weight for example in made])
+    weights = torch.zeros(len(index), 1, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights], max_iter=STEPS, history_size=20, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        sums = torch.nn.functional.embedding_bag(flat, weights, starts, mode="sum")[:, 0]
+        each = torch.nn.functional.binary_cross_entropy_with_logits(
+            sums, names, reduction="none", pos_weight=torch.tensor(NAMES_COST)
+        )
+        total = (cost * each).sum() + STRENGTH / 2 * (weights**2).sum()
+        total.backward()
+        return total
+
+    optimizer.step(loss)  # pyright: ignore[reportArgumentType]
+    return {
+        feature: round(weights[k].item(), 2) for feature, k in index.items() if abs(weights[k].item()) >= MIN_WEIGHT
+    }
+
+
+def describe_names(texts: Sequence[MarkedText], weights: dict[str, float]) -> str:
+    """Returns the recall and the precision of these weights, counted in names."""
+    total = found = hits = right = 0
+    for marked in texts:
+        spans = list(Tagger(split_words(marked.text), marked.language).run(weights))
+        total, found = total + len(marked.names), found + len(spans)
+        hits += sum(any(span.start < end and span.end > start for span in spans) for start, end in marked.names)
+        right += sum(any(span.start < end and span.end > start for start, end in marked.names) for span in spans)
+    shares = hits / max(1, total), right / max(1, found)
+    return f"recall {shares[0]:.3f} ({hits} of {total} names), precision {shares[1]:.3f} ({right} of {found} spans)"
+
+
+def check_texts(data: Path) -> Iterator[tuple[str, list[MarkedText]]]:
+    """Yields the texts of other authors in the half for developing, by their files."""
+    files = {name: news_sentences(data, "develop", name) for name in (*NEWS, *OWN_NEWS)}
+    for name, found in {"presidio-research": research_sentences(data, "develop"), **files}.items():
+        yield (
+            name,
+            [
+                MarkedText(one.language, one.text, tuple((m.start, m.end) for m in one.marks if m.kind == "PERSON"))
+                for one in found
+                if one.language in FITTED
+            ],
+        )
+
+
+def main() -> int:
+    """Fits the weights, prints what they find, and writes them if asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", type=Path, metavar="DIR", help="directory of texts with marked names")
+    parser.add_argument("--write", action="store_true", help="write the weights to tagger_weights.toml")
+    parsed = parser.parse_args()
+    torch.manual_seed(0)
+    texts = list(own_texts())
+    weights = fit([example for marked in texts for example in examples(marked)])
+    print(f"{len(texts)} texts, {len(weights)} weights")
+    for label, used in (("today", dict(read_weights())), ("fitted", weights)):
+        print(f"own texts, {label}: {describe_names(texts, used)}")
+        for name, others in check_texts(parsed.check) if parsed.check else ():
+            print(f"{name}, {label}: {describe_names(others, used)}")
+    if parsed.write:
+        lines = (f"{_quote(feature)} = {weights[feature]}\n" for feature in sorted(weights))
+        PATH.write_text(HEADER + "".join(lines), "utf-8")
+    return 0
+
+
+def _quote(feature: str) -> str:
+    return '"' + feature.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+if __name__ == "__main__":
+    sys.exit(main())

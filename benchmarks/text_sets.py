@@ -1,0 +1,78 @@
+"""Reads the project's own texts for the privacy filter: one file of benchmarks/privacy_texts for each language.
+
+The texts were written by people who did not know the filter. Each file holds ordinary prompts, texts for minimal pairs
+(a private and a public text with the same name), templates with slots for private values, and words for the slots.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from data_split import Half, balanced_half
+
+FOLDER = Path(__file__).parent / "privacy_texts"
+FIRST_LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "sv")
+NEW_LANGUAGES = ("zh", "ja", "ko", "ar", "ru", "hi")
+LANGUAGES = FIRST_LANGUAGES + NEW_LANGUAGES
+
+
+@dataclass(frozen=True)
+class NumberedText:
+    """A text or a template. `group` names it in the split, for example "de ordinary 12"; `kind` may be empty."""
+
+    group: str
+    text: str
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class TextSet:
+    """The texts and words of one language that belong to one half."""
+
+    language: str
+    ordinary: tuple[NumberedText, ...]
+    names: tuple[str, ...]  # full names, of known people and of nobody in particular
+    private: tuple[NumberedText, ...]  # with the slot {name}
+    public: tuple[NumberedText, ...]  # with the slot {name}
+    planted: tuple[NumberedText, ...]  # with slots such as {card}
+    words: dict[str, tuple[str, ...]]  # first_names, last_names, cities, streets, employers
+
+
+@cache
+def load_texts(language: str, part: Half) -> TextSet | None:
+    """Loads one half of the texts of a language. Returns None if the language has no file."""
+    path = FOLDER / f"{language}.toml"
+    if not path.is_file():
+        return None
+    content = tomllib.loads(path.read_text("utf-8"))
+    assert content["language"] == language, path
+
+    def numbered(use: str, texts: list[str | dict[str, str]]) -> tuple[NumberedText, ...]:
+        made = []
+        for number, entry in enumerate(texts):
+            kind, text = (entry["kind"], entry["text"]) if isinstance(entry, dict) else ("", entry)
+            made.append(NumberedText(f"{language} {use} {number}", text, kind))
+        kinds = {one.kind for one in made}
+        chosen = [balanced_half((one.group for one in made if one.kind == kind), part) for kind in kinds]
+        return tuple(one for one in made if any(one.group in groups for groups in chosen))
+
+    def of_half(words: list[str]) -> tuple[str, ...]:
+        chosen = balanced_half(words, part)
+        return tuple(word for word in words if word in chosen)
+
+    pairs, values = content["pairs"], content["values"]
+    return TextSet(
+        language,
+        numbered("ordinary", content["ordinary"]),
+        of_half(pairs["known"]) + of_half(pairs["unknown"]),
+        numbered("private", pairs["private"]),
+        numbered("public", pairs["public"]),
+        numbered("planted", values["planted"]),
+        {name: of_half(words) for name, words in values.items() if name != "planted"},
+    )
+
+
+def sets_of(languages: tuple[str, ...], part: Half) -> list[TextSet]:
+    """Returns the sets of these languages that are there, in their order."""
+    return [texts for language in languages if (texts := load_texts(language, part))]
