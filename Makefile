@@ -13,7 +13,7 @@
 # Benchmarks print one JSON object for each row and exit 1 if a row misses its target:
 # make prove-spine        baseline, shipped head, quickstart and a GSM8K run
 # make prove-engine       the engine: throughput, TTFT, host time, memory
-# make prove-data         privacy filter, prompt selection, `eyas respond` (DATA=DIR: GSM8K, MT-bench, HumanEval)
+# make prove-data         privacy filter, prompt selection, `eyas respond` (DATA=DIR: public prompts; SEED=N; MODEL=DIR: for Presidio)
 # make prove-training     features, capture and training, against speculators (DATA=DIR: GSM8K)
 # make prove-production   serving, export formats and clients, against vLLM, OpenVINO, AIPerf and guidellm
 # make prove-plain        size, structure, texts and speed of the source, against the commit before the split
@@ -24,6 +24,7 @@
 # Installation of peers:
 # make peers-clients      AIPerf and guidellm
 # make peers-training     speculators
+# make peers-privacy      Presidio, without a model
 # make peers-llamacpp     llama.cpp, built from the source in its Python package (cmake, a C++ compiler, half an hour)
 #
 # Containers (docker):
@@ -46,7 +47,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production prove-plain peers-training \
-  peers-clients audit pin image-eyas image-sglang image-vllm clean
+  peers-clients peers-privacy audit pin image-eyas image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
 help:
@@ -130,6 +131,15 @@ $(PEERS)/aiperf/.installed:
 	$(PEER_PIP) $(@D)/bin/python -m pip install 'aiperf>=0.13,<0.14' >&2
 	@touch $@
 
+peers-privacy: $(PEERS)/presidio/.installed
+
+# The pattern recognizers need no model. Nothing is downloaded when they run.
+$(PEERS)/presidio/.installed:
+	@echo "Installing presidio-analyzer into $(@D)" >&2
+	$(PYTHON) -m venv $(@D)
+	$(PEER_PIP) $(@D)/bin/python -m pip install presidio-analyzer==2.2.366 >&2
+	@touch $@
+
 peers-training: $(PEERS)/speculators/.installed
 
 # The installed torchvision and torchaudio are built for another torch. speculators needs neither.
@@ -160,7 +170,8 @@ prove-engine: $(EYAS)
 	@$(BIN)/python benchmarks/prove_engine.py
 
 prove-data: $(DEV)
-	@$(BIN)/python benchmarks/prove_data.py $(if $(DATA),--data "$(DATA)")
+	@$(BIN)/python benchmarks/prove_data.py --env-dir "$(PEERS)" $(if $(DATA),--data "$(DATA)") $(if $(SEED),--seed "$(SEED)") \
+	  $(if $(MODEL),--model "$(MODEL)")
 
 prove-training: $(DEV) peers-training
 	@$(BIN)/python benchmarks/prove_training.py --env-dir "$(PEERS)" $(if $(DATA),--data "$(DATA)")

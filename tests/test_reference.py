@@ -21,7 +21,7 @@ def test_there_is_no_other_page():
 
 
 def test_every_recipe_key_is_on_a_page():
-    both = PAGES["recipe.md"] + PAGES["recipe-measure-and-deploy.md"]
+    both = "".join(PAGES[name] for name, _, _ in make_reference.RECIPE_PAGES)
     for key in (
         "target.model",
         "prompts.sources[].path",
@@ -99,7 +99,7 @@ FILE_ENDINGS = (".json", ".jsonl", ".toml", ".py")
 )
 def test_a_key_that_a_page_names_exists(path):
     """A name with a dot is a recipe key, a table of keys, or a module or attribute below eyas."""
-    keys = set(re.findall(r"`([a-z_.\[\]TASK]+)`", PAGES["recipe.md"] + PAGES["recipe-measure-and-deploy.md"]))
+    keys = set(re.findall(r"`([a-z_.\[\]TASK]+)`", "".join(PAGES[name] for name, _, _ in make_reference.RECIPE_PAGES)))
     keys |= {".".join(key.split(".")[:length]) for key in keys for length in range(1, key.count(".") + 1)}
     named = {name for name in NAMED_KEY.findall(path.read_text(encoding="utf-8")) if not name.endswith(FILE_ENDINGS)}
     assert {name for name in named - keys if not is_attribute(name)} == set()

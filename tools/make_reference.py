@@ -44,13 +44,16 @@ MAX_CHOICES = 4  # a longer list of choices is explained by its sentence
 PLURALS = {int: "whole numbers", float: "numbers"}
 ATTRIBUTE = re.compile(r" {4}(\w+): (\S.*)")
 SHARED_GROUPS = ("recipe", "json", "device", "spread_device", "acknowledge", "pair")
-LATE_STAGES = (
-    "eval",
-    "bench",
-    "tune",
-    "plan",
-    "deploy",
-)  # on a separate page, because a page has at most 200 lines
+# Several pages, because a page has at most 200 lines: name, title, stages. The first one has all other stages.
+RECIPE_PAGES = (
+    ("recipe.md", "from the target to the answers", ()),
+    ("recipe-training.md", "features and training", ("capture", "features", "train")),
+    (
+        "recipe-measure-and-deploy.md",
+        "measuring, planning, deploying",
+        ("eval", "bench", "tune", "plan", "deploy", "client"),
+    ),
+)
 STAGE_TEXTS = {
     "target": "The model that gets a head.",
     "prompts": "`eyas prompts`: the sources of prompts, and the rules that keep, change or drop a prompt.",
@@ -123,7 +126,8 @@ def build_table(cls: type, prefix: str, instance: object | None = None) -> KeyTa
     keys, tables = [], []
     for field in dataclasses.fields(cls):
         kind, name = hints[field.name], f"{prefix}.{field.name}" if prefix else field.name
-        inner = _find_dataclass(kind)
+        # A table that a source may have instead of that of its stage is described there.
+        inner = None if prefix.endswith("[]") else _find_dataclass(kind)
         default = dataclasses.MISSING if instance is None else getattr(instance, field.name)
         if instance is None and field.default is not dataclasses.MISSING:
             default = field.default
@@ -155,6 +159,8 @@ def describe_type(kind: Any) -> str:
         return " or ".join(f"`{config._format_value(choice)}`" for choice in args)
     if origin is Mapping:
         return "tables"
+    if dataclasses.is_dataclass(kind):
+        return "table"
     if origin is tuple:
         item = config._unwrap(args[0])
         if typing.get_origin(item) is typing.Literal and len(typing.get_args(item)) <= MAX_CHOICES:
@@ -191,39 +197,28 @@ def write_recipe_pages() -> dict[str, str]:
     """Returns the pages of recipe keys by file name."""
     recipe = build_table(Recipe, "", Recipe())
     client = build_table(ClientConfig, "client", ClientConfig())
-    early = [table for table in recipe.tables if table.name not in LATE_STAGES]
-    late = [table for table in recipe.tables if table.name in LATE_STAGES]
-    note = (
-        "Write a key in the recipe file as `key = value` below `[stage]`, or on the command line as `stage.key=value`. "
-        f"A key with the default {NO_DEFAULT} has no value unless you set it. [The glossary](../glossary.md) explains "
-        "the terms."
-    )
-    first = [
-        "# Recipe keys: from the target to the head",
-        GENERATED,
-        "",
-        "Look up here every key of the stages that make a head. The keys of `eval`, `bench`, `tune`, `plan`, "
-        "`deploy` and `client` are on [a second page](recipe-measure-and-deploy.md).",
-        "",
-        note,
-        "",
-        *_write_table(
-            ("key", "type", "default", "meaning"),
-            [(f"`{key.name}`", key.type, key.default, key.meaning) for key in recipe.keys],
-        ),
-    ]
-    second = [
-        "# Recipe keys: measuring, planning, deploying",
-        GENERATED,
-        "",
-        "Look up here every key of the stages that measure and serve a head. The keys of the stages that make a head "
-        "are on [the first page](recipe.md).",
-        "",
-        note,
-    ]
-    first += [line for table in early for line in _write_tables(table, 2)]
-    second += [line for table in (*late, client) for line in _write_tables(table, 2)]
-    return {"recipe.md": _join(first), "recipe-measure-and-deploy.md": _join(second)}
+    tables = {table.name: table for table in (*recipe.tables, client)}
+    moved = [stage for _, _, stages in RECIPE_PAGES for stage in stages]
+    pages: dict[str, str] = {}
+    for name, title, stages in RECIPE_PAGES:
+        others = [f"[{other}]({link})" for link, other, _ in RECIPE_PAGES if link != name]
+        lines = [
+            f"# Recipe keys: {title}",
+            GENERATED,
+            "",
+            f"Look up here the keys of these stages. Other keys are on the pages {' and '.join(others)}.",
+            "",
+            "Write a key in the recipe file as `key = value` below `[stage]`, or on the command line as "
+            f"`stage.key=value`. A key with the default {NO_DEFAULT} has no value unless you set it. "
+            "[The glossary](../glossary.md) explains the terms.",
+        ]
+        if not stages:
+            rows = [(f"`{key.name}`", key.type, key.default, key.meaning) for key in recipe.keys]
+            lines += ["", *_write_table(("key", "type", "default", "meaning"), rows)]
+        for stage in stages or [stage for stage in tables if stage not in moved]:
+            lines += _write_tables(tables[stage], 2)
+        pages[name] = _join(lines)
+    return pages
 
 
 # --- command line ----------------------------------------------------------------------------------------------------

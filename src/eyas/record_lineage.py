@@ -1,4 +1,4 @@
-"""`eyas prompts RECIPE --explain ID` and `--forget ID`: print what each stage did with one record, and remove it.
+"""`eyas prompts RECIPE --explain ID` and `--forget ID`: say what each stage did with one record, and remove it.
 
     decisions.jsonl -> prompts.jsonl -> conversations/part-*.jsonl -> features/shard-* -> head
 
@@ -11,10 +11,11 @@ import datetime
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from functools import cache
+from pathlib import Path, PurePath
 from typing import Any
 
 from eyas.base.errors import InputError
@@ -24,6 +25,7 @@ from eyas.chat.conversation import Conversation, read_conversation_dir, read_con
 from eyas.data import prompts
 from eyas.data.answers import respond
 from eyas.data.answers.respond import LEDGER_FILE
+from eyas.data.explain import RecordExplainer
 from eyas.data.ledger.cards import render_card
 from eyas.data.ledger.ledger import MAX_EXAMPLES, AnswerLedger, PromptLedger
 from eyas.data.prompts import DECISIONS_FILE, FORGOTTEN_FILE, PROMPTS_FILE, write_croissant
@@ -31,46 +33,79 @@ from eyas.data.select.screen import FORGOTTEN
 from eyas.features import store
 from eyas.features.store import Manifest, RowInfo
 from eyas.formats.head_dir import digest_head
-from eyas.recipe import Run
+from eyas.recipe import RECIPE_FILE, Run, load_recipe
 
 FIRST = "Run `eyas prompts` first"
 
 
-def explain_record(run: Run, record_id: str) -> Iterator[str]:
-    """Yields lines that say what each stage did with a record. Raises InputError if the id is unknown."""
-    number, decision = _find_decision(run, record_id)
-    try:
-        ledger = json.loads((run.directory("prompts") / LEDGER_FILE).read_bytes())
-    except FileNotFoundError:  # it is written after the decisions
-        raise InputError("`eyas prompts` has not finished", FIRST) from None
-    source = _find_source(ledger, number)
-    license_info = source["licence"]
-    yield record_id
-    yield (
-        f"  source      {decision['where']} of {source['name']}, "
-        f"license {license_info['spdx']} ({license_info['verdict']})"
-    )
-    if decision["dropped"] is not None:
-        yield f"  prompts     dropped: {_describe_drop(decision)}"
-    else:
-        changed = ", ".join(f"{kind} {count}" for kind, count in sorted(decision.get("changed", {}).items()))
-        yield f"  prompts     kept, {f'replaced: {changed}' if changed else 'nothing replaced'}"
-        yield from _explain_later_stages(run, record_id)
-    for entry in _read_forgotten(run):
-        if entry["id"] == record_id:
-            yield f"  forgotten   {entry['when']}; heads trained on it: {', '.join(entry['heads']) or 'none'}"
+def explain_records(run: Run, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yields for each record, as JSON, what each gate does with it now, and what the run and its later stages did.
+
+    A record that the recipe's sources lack is searched in the sources of RUN/recipe.toml, too. If its source is gone,
+    only the decision of the run is left.
+
+    Args:
+        run: The run. `eyas prompts` may not have run yet.
+        names: Ids, or FILE:LINE as the ledger names records.
+
+    Raises:
+        InputError: There is no such record, or a source cannot be opened and no run has screened it.
+    """
+    saved = run.out / RECIPE_FILE
+    configs = [run.recipe.prompts, *([load_recipe(saved, {}).prompts] if saved.is_file() else [])]
+
+    @cache
+    def open_explainer(number: int) -> RecordExplainer:
+        return RecordExplainer(configs[number], run.directory("prompts"), run.acknowledgements_file)
+
+    for name in names:
+        _, decision = _find_decision(run, name) or (0, None)
+        problems: list[InputError] = []
+        for number in range(len(configs)):
+            try:
+                explainer = open_explainer(number)
+                source, record = explainer.find(name if decision is None else decision["id"])
+            except InputError as error:
+                problems.append(error)
+                continue
+            explained = explainer.explain(source, record, decision)
+            notes = explainer.compare_with_run(source)
+            break
+        else:
+            if decision is None:
+                raise problems[0]
+            explained = {"id": decision["id"], "where": decision["where"], "messages": []}
+            notes = [f"The record cannot be read again: {problems[0].problem}"]
+        stages = {} if decision is None else dict(_explain_later_stages(run, decision))
+        yield explained | {"run": decision, "stages": stages, "notes": notes}
 
 
-def forget_record(run: Run, record_id: str) -> Iterator[str]:
+def sample_records(run: Run, count: int) -> list[dict[str, Any]]:
+    """Returns random records of the recipe's sources with what each gate would do with them. Writes nothing."""
+    explainer = RecordExplainer(run.recipe.prompts, run.directory("prompts"), run.acknowledgements_file, count)
+    return [explainer.explain(*found) for found in explainer.sample(count, run.recipe.prompts.seed)]
+
+
+def forget_record(run: Run, name: str) -> Iterator[str]:
     """Removes a record from prompts, conversations and features. Yields lines that say what was done.
 
     If an earlier call was killed, this call completes its work. It also works if `eyas prompts` has selected prompts
     again after `eyas respond`.
 
+    Args:
+        run: The run.
+        name: The id of the record, or FILE:LINE.
+
     Raises:
-        InputError: The id is unknown.
+        InputError: There is no such record.
     """
-    number, decision = _find_decision(run, record_id)
+    located = _find_decision(run, name)
+    if located is None:
+        path = run.directory("prompts") / DECISIONS_FILE
+        fix = "Check the id, for example gsm8k-train:17" if path.exists() else FIRST
+        raise InputError(f"{path} has no record {name}", fix)
+    number, decision = located
+    record_id = decision["id"]
     heads = _heads_trained_on(run, record_id)
     duplicates = _find_duplicates(run, record_id)
     _append_forgotten(run, [record_id, *duplicates], heads)
@@ -106,20 +141,34 @@ def forget_record(run: Run, record_id: str) -> Iterator[str]:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _find_decision(run: Run, record_id: str) -> tuple[int, dict[str, Any]]:
-    """Returns the number of the record in decisions.jsonl, from 0, and its decision: kept, changed or dropped."""
+def _find_decision(run: Run, name: str) -> tuple[int, dict[str, Any]] | None:
+    """Returns the number of a record in decisions.jsonl, from 0, and its decision; None if there is none.
+
+    Args:
+        run: The run.
+        name: The id of the record, or FILE:LINE.
+
+    Raises:
+        InputError: The name is that of several records, or the file cannot be read.
+    """
     path = run.directory("prompts") / DECISIONS_FILE
+    location, found = PurePath(name).name, list[tuple[int, dict[str, Any]]]()
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file):
                 decision = json.loads(line)
-                if decision["id"] == record_id:
+                if name == decision["id"]:
                     return number, decision
+                if location == decision["where"]:
+                    found.append((number, decision))
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist", FIRST) from None
+        return None
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror})", "Check --out") from None
-    raise InputError(f"{path} has no record {record_id}", "Check the id, for example gsm8k-train:17")
+    if len(found) > 1:
+        ids = " and ".join(decision["id"] for _, decision in found)
+        raise InputError(f"{name} names {len(found)} records", f"Use an id: {ids}")
+    return found[0] if found else None
 
 
 def _describe_drop(decision: dict[str, Any]) -> str:
@@ -141,20 +190,27 @@ def _find_source(ledger: dict[str, Any], number: int) -> dict[str, Any]:
     raise InputError(f"{LEDGER_FILE} and {DECISIONS_FILE} are of different runs", "Run `eyas prompts` again")
 
 
-def _explain_later_stages(run: Run, record_id: str) -> Iterator[str]:
+def _explain_later_stages(run: Run, decision: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields (stage, what it did with the record)."""
+    record_id = decision["id"]
+    for entry in _read_forgotten(run):
+        if entry["id"] == record_id:
+            yield "forgotten", f"{entry['when']}; heads trained on it: {', '.join(entry['heads']) or 'none'}"
+    if decision["dropped"] is not None:
+        return
     if has_provenance(run.storage_path("respond")):
         found = _find_conversation(run, record_id)
         if found is None:
-            yield f"  respond     not answered, or dropped (see {LEDGER_FILE} of the conversations)"
+            yield "respond", f"not answered, or dropped (see {LEDGER_FILE} of the conversations)"
             return
         tokens = sum(len(turn.token_ids) for turn in found.turns)
         reasons = ", ".join(turn.finish for turn in found.turns)
-        yield f"  respond     {len(found.turns)} answers, {tokens} tokens ({reasons})"
+        yield "respond", f"{len(found.turns)} answers, {tokens} tokens ({reasons})"
     if has_provenance(run.storage_path("capture")):
         rows = _rows_of_record(store.read_manifest(run.storage_path("capture")), record_id)
-        yield f"  capture     {', '.join(f'{row.length} tokens for {row.split}' for row in rows) or 'no row'}"
+        yield "capture", ", ".join(f"{row.length} tokens for {row.split}" for row in rows) or "no row"
     for head in _heads_trained_on(run, record_id):
-        yield f"  head        {head} was trained on it"
+        yield "head", f"{head} was trained on it"
 
 
 def _find_conversation(run: Run, record_id: str) -> Conversation | None:
@@ -230,6 +286,9 @@ def _subtract_prompt(counts: dict[str, Any], removed: Conversation) -> None:
     length = sum(len(message.content) for message in removed.messages if message.role == "user")
     counted.count_kept(length, removed.tags)
     counts["kept"] -= 1
+    if "gates" in counts:  # an older run has none
+        counts["gates"]["forgotten"]["dropped"] += 1
+        counts["gates"]["personal data"]["changed"] -= bool(removed.changed)
     for name, own in (("tasks", counted.tasks), ("languages", counted.languages)):
         counts[name] = {key: left for key, count in counts[name].items() if (left := count - own[key])}
     for index, count in counted.lengths.items():

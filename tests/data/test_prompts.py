@@ -14,7 +14,7 @@ from eyas.data.select import language
 from eyas.data.sources.source import SourceConfig
 from eyas.evalsets import FAMILIES, example
 
-SECRETS = ["jane.doe@acme-widgets.com", "hunter2000", "4111 1111 1111 1111", "AKIAIOSFODNN7EXAMPLE"]
+SECRETS = ["jane.doe@acme-widgets.com", "hunter2000", "4539 6779 7904 9696", "AKIAQYLPMN5HFIRT4WZB"]
 
 
 def write(path, *records):
@@ -70,7 +70,7 @@ def test_what_comes_and_what_goes(tmp_path):
         *questions(*(asked(i) for i in range(1, 25))),
         {"question": "hello!!"},
         {"question": "Wie geht es eigentlich den Kühen auf der Alm in diesem heißen Sommer?"},
-        {"question": "牛は夏の間どこで草を食べますか。教えてください。"},
+        {"question": "วัวกินหญ้าที่ไหนในช่วงฤดูร้อน ช่วยบอกหน่อยครับ"},
     ]
     out = tmp_path / "prompts"
     go(write(tmp_path / "my.jsonl", *records), out, task="math")
@@ -264,7 +264,7 @@ def test_line_ends_and_byte_order_mark(tmp_path):
         (
             [*questions(asked(1), asked(2)), "{"],
             {},
-            r"1 of 3 lines of .*q.jsonl are not JSON, the first one at q.jsonl:3",
+            r"1 of 3 lines of .*q.jsonl are not JSON or UTF-8, the first one at q.jsonl:3",
         ),
         (questions("a"), {"license": None}, "no license on record"),
         (questions("a"), {"license": " "}, "no license on record"),
@@ -282,7 +282,7 @@ def test_line_ends_and_byte_order_mark(tmp_path):
         ),
         (questions("a"), {"source": "nowhere/*.jsonl"}, "No prompt file matches nowhere"),
         (
-            [{"turns": []}, {"prompt": "My card is 4111 1111 1111 1111."}],
+            [{"turns": []}, {"prompt": "My card is 4539 6779 7904 9696."}],
             {},
             r"None of the 2 records .*card 1, no_user_turn 1",
         ),

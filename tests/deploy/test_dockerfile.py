@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import httpx
@@ -30,6 +31,13 @@ def variables() -> dict[str, str]:
 @pytest.fixture
 def port() -> str:
     return str(free_port())
+
+
+def test_the_jobs_find_their_packages():
+    """Checks the extras: Jobs read prompts from buckets, screen them, and may call Google's detector."""
+    extras = set(re.findall(r"pip install '\.\[([\w,]+)\]'", TEXT)[0].split(","))
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"data", "gcs", "s3", "dlp"} <= extras <= set(known)
 
 
 def test_server_and_health_check_use_the_port_of_the_platform(tmp_path: Path, port):

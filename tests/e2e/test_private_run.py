@@ -16,10 +16,10 @@ FIRST = ("Natalie", "Weng", "Betty", "Julie", "James", "Mark", "Alexa", "Tina", 
 THINGS = ("clips", "pages", "cupcakes", "books", "flowers", "coins", "stickers", "cards", "apples", "pencils")
 PLANTED = (
     "joanna.brook@acme-widgets.com",
-    "+44 20 7946 0958",
+    "+44 20 8834 0958",
     "Petrosyan",
-    "AKIAQYLPMN5HFIEXAMPLE",
-    "4111111111111111",
+    "AKIAQYLPMN5HFIRT4WZB",
+    "4539677979049696",
 )
 QUICK = (
     "prompts.workers=1",
@@ -90,7 +90,7 @@ def test_from_raw_files_to_a_head(files, monkeypatch, capsys):
     assert "## Data and licenses" in (run / "head" / "README.md").read_text()
     assert main(["doctor", str(run)]) == 0
     others = [shlex.split(one)[1:] for one in COMMANDS if one != command]
-    assert [words[-2] for words in others] == ["--explain", "--forget"]
+    assert [words[-2] for words in others] == ["--sample", "--explain", "--forget"]
     for words in others:
         assert main(words) == 0
     said = capsys.readouterr()

@@ -25,6 +25,12 @@ def lines(capsys):
     return capsys.readouterr().out.splitlines()
 
 
+def stages(capsys):
+    """Returns {gate or stage: what it did} of one explained record."""
+    rows = (line.strip().partition("  ") for line in lines(capsys) if re.match(r"  \w", line))
+    return {name: text.strip() for name, _, text in rows if text}
+
+
 @pytest.fixture
 def trained(run):
     """Ids that the head was trained on, in the order of the features."""
@@ -34,21 +40,19 @@ def trained(run):
 
 def test_explain_names_every_stage(recipe, run, trained, capsys):
     assert prompts(recipe, run, "--explain", trained[0]) == 0
-    told = lines(capsys)
-    number = int(trained[0].split(":")[1])
-    assert told[0] == trained[0]
-    assert told[1].split() == f"source sums.jsonl:{number + 1} of sums, license MIT (allowed)".split()
-    assert told[2].split() == ["prompts", "kept,", "nothing", "replaced"]
-    assert re.fullmatch(r"  respond     1 answers, \d+ tokens \((stop|length)\)", told[3])
-    assert re.fullmatch(r"  capture     \d+ tokens for train", told[4])
-    assert re.fullmatch(r"  head        sha256:[0-9a-f]{64} was trained on it", told[5])
-    assert len(told) == 6
+    told = stages(capsys)
+    assert told["source"] == "sums, license MIT (allowed)"
+    assert told["selection"] == "passed"
+    assert told["prompts"] == "kept, replaced: nothing"
+    assert re.fullmatch(r"1 answers, \d+ tokens \((stop|length)\)", told["respond"])
+    assert re.fullmatch(r"\d+ tokens for train", told["capture"])
+    assert re.fullmatch(r"sha256:[0-9a-f]{64} was trained on it", told["head"])
 
 
 def test_explain_names_the_reason_of_a_dropped_record(recipe, tmp_path, capsys):
     source = tmp_path / "q.jsonl"
     texts = [
-        "My card is 4111 1111 1111 1111, why is it refused?",
+        "My card is 4539 6779 7904 9696, why is it refused?",
         "what is 3 plus 4 plus 5?",
         "what is 3 plus 4 plus 5?",
     ]
@@ -58,9 +62,7 @@ def test_explain_names_the_reason_of_a_dropped_record(recipe, tmp_path, capsys):
     for record, reason in (("q:0", "dropped: card"), ("q:2", "dropped: duplicate of q:1")):
         capsys.readouterr()
         assert prompts(recipe, out, f"prompts.source={source}", "--explain", record) == 0
-        told = lines(capsys)
-        assert told[-1].removeprefix("  prompts").strip() == reason
-        assert "4111" not in "".join(told)
+        assert stages(capsys)["prompts"] == reason
 
 
 def test_forget_removes_a_record_from_every_directory(recipe, run, trained, capsys):
@@ -88,9 +90,9 @@ def test_forget_removes_a_record_from_every_directory(recipe, run, trained, caps
     assert json.loads((run / "conversations" / "ledger.json").read_bytes())["conversations"] == number - 1
     capsys.readouterr()
     assert prompts(recipe, run, "--explain", gone) == 0
-    told = lines(capsys)
-    assert "dropped: forgotten" in told[2]
-    assert re.fullmatch(r"  forgotten   .+; heads trained on it: sha256:[0-9a-f]{64}", told[3])
+    told = stages(capsys)
+    assert told["prompts"] == "dropped: forgotten"
+    assert re.fullmatch(r".+; heads trained on it: sha256:[0-9a-f]{64}", told["forgotten"])
 
 
 def test_forget_names_an_export_of_the_head(recipe, run, trained, capsys):
@@ -172,7 +174,7 @@ def test_each_source_has_its_own_counts(recipe, tmp_path, capsys):
     for record, source in (("b:0", "b, license CC0-1.0"), ("quickstart-code:0", "eyas-quickstart, license Apache-2.0")):
         capsys.readouterr()
         assert prompts(recipe, out, *arguments, "--explain", record) == 0
-        assert f"of {source} (allowed)" in lines(capsys)[1]
+        assert stages(capsys)["source"] == f"{source} (allowed)"
         assert prompts(recipe, out, *arguments, "--forget", record) == 0
         sums_hold(out)
     ledger = json.loads((out / "prompts" / "ledger.json").read_bytes())
@@ -264,7 +266,7 @@ def test_wrong_usage(recipe, run, tmp_path, capsys):
     cases = (
         (run, ["--explain", "sums:999"], "no record sums:999"),
         (run, ["--explain", "sums:1", "--forget", "sums:1"], "--explain and --forget cannot be used together"),
-        (tmp_path / "empty", ["--explain", "sums:1"], "Run `eyas prompts` first"),
+        (tmp_path / "empty", ["--forget", "sums:1"], "Run `eyas prompts` first"),
     )
     for place, arguments, named in cases:
         assert prompts(recipe, Path(place), *arguments) == 2

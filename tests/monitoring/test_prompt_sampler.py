@@ -90,13 +90,13 @@ def test_only_prompts_that_went_badly_and_as_the_data_stage_reads_them(start, tm
 
 def test_what_is_personal_never_reaches_the_disk(start, tmp_path):
     one = start()
-    asked = "My name is Aram Petrosyan, write to joanna.brook@acme-widgets.com or call +44 20 7946 0958 about it."
-    key, card = "Why does AWS say no to AKIAQYLPMN5HFIEXAMPLE?", "I paid 12 pounds with card 4111111111111111, why?"
+    asked = "My name is Aram Petrosyan, write to joanna.brook@acme-widgets.com or call +44 20 8834 0958 about it."
+    key, card = "Why does AWS say no to AKIAQYLPMN5HFIRT4WZB?", "I paid 12 pounds with card 4539677979049696, why?"
     for text in (asked, key, card):
         one.observe(body(text), 0, answer(BAD))
     one.close()
     found = everything(tmp_path / "kept")
-    for planted in ("Petrosyan", "joanna.brook", "7946 0958", "QYLPMN5HFIEXAMPLE", "4111111111111111"):
+    for planted in ("Petrosyan", "joanna.brook", "8834 0958", "QYLPMN5HFIRT4WZB", "4539677979049696"):
         assert planted not in found
     (kept,) = texts(tmp_path / "kept")
     assert kept.startswith("My name is ")

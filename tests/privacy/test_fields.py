@@ -11,12 +11,12 @@ from eyas.privacy.word_lists import load_lexicon
     ("text", "names"),
     [
         ('{"full_name": "Tevita Ngata", "age": 31}', ["Tevita Ngata"]),
-        ('{"user":{"name":"Tevita Ngata","email":"t@zorvek.example"}}', ["Tevita Ngata"]),
+        ('{"user":{"name":"Tevita Ngata","email":"t@zorvek.io"}}', ["Tevita Ngata"]),
         ("{'lastName': 'Ngata', 'firstName': 'Tevita'}", ["Ngata", "Tevita"]),
         ('payload={\\"first_name\\": \\"Tevita\\", \\"last_name\\": \\"Ngata\\"}', ["Tevita", "Ngata"]),
         ('"participants": ["Tevita Ngata", "Wiebra Okwuosa"]', ["Tevita Ngata", "Wiebra Okwuosa"]),
         ('students = ["Tevita", "Wiebra"]', ["Tevita", "Wiebra"]),
-        ("customer:\n  name: Tevita Ngata\n  email: t@zorvek.example\n", ["Tevita Ngata"]),
+        ("customer:\n  name: Tevita Ngata\n  email: t@zorvek.io\n", ["Tevita Ngata"]),
         ("- name: Tevita Ngata\n  phone: 0171 5550199\n", ["Tevita Ngata"]),
         ("[patient]\nsurname = Ngata\nfirst_name=Tevita\n", ["Ngata", "Tevita"]),
         ('surname = "Ngata"\n', ["Ngata"]),
@@ -70,7 +70,7 @@ def test_what_else_a_form_asks_for():
     assert [kind for kind, _ in detect(text)] == ["PERSON", "GOVERNMENT_ID", "PHONE", "ADDRESS", "ACCOUNT"]
 
 
-@pytest.mark.parametrize("around", ['"age": 31', '"email": "t@zorvek.example"', '"job_title": "cook"'])
+@pytest.mark.parametrize("around", ['"age": 31', '"email": "t@zorvek.io"', '"job_title": "cook"'])
 def test_a_bare_name_is_a_persons_beside_other_fields_of_people(around):
     assert "Quindar" in detect_values("PERSON", f'{{"name": "Quindar", {around}}}')
 

@@ -8,7 +8,7 @@ from tests.privacy.detection import KEY, detector, make_filter
 from eyas.base.config import build
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.privacy.config import PrivacyConfig
-from eyas.privacy.filter import CleanedRecord, DroppedRecord, PrivacyFilter, build_detectors
+from eyas.privacy.filter import MENTION, CleanedRecord, DroppedRecord, PrivacyFilter, build_detectors
 from eyas.privacy.span import Span
 
 
@@ -24,8 +24,8 @@ def clean_all(records, **settings) -> list[Any]:
     ("text", "reason"),
     [
         ("password=hunter2", "secret"),
-        ("4111 1111 1111 1111", "card"),
-        ("IBAN DE89 3704 0044 0532 0130 00", "account"),
+        ("4539 6779 7904 9696", "card"),
+        ("IBAN DE29 2584 4090 4817 9671 41", "account"),
         ("SSN 536-22-1234", "government_id"),
         ("I live at 12 Elm Street.", "address"),
     ],
@@ -90,7 +90,9 @@ def test_a_detector_adds_its_languages():
         def find(self, texts, languages):
             return [[Span(5, 10, "PERSON")] for _ in texts]
 
-    result = PrivacyFilter(PrivacyConfig(), KEY, [detector(), Finnish()]).clean([(("Olen Matti.",), "fi")])[0]
+    result = PrivacyFilter(PrivacyConfig(names="all"), KEY, [detector(), Finnish()]).clean([(("Olen Matti.",), "fi")])[
+        0
+    ]
     assert isinstance(result, CleanedRecord)
     assert "Matti" not in result.texts[0]
     assert result.changed == {"PERSON": 1}
@@ -98,9 +100,9 @@ def test_a_detector_adds_its_languages():
 
 def test_kinds_may_be_left_alone_or_replaced_instead():
     assert clean("I met Anna Schmidt.", replace=()) == CleanedRecord(("I met Anna Schmidt.",), {})
-    result = clean("pay 4111 1111 1111 1111 now", drop=(), replace=("CARD",))
+    result = clean("pay 4539 6779 7904 9696 now", drop=(), replace=("CARD",))
     assert isinstance(result, CleanedRecord)
-    assert "4111" not in result.texts[0]
+    assert "4539" not in result.texts[0]
     assert result.changed == {"CARD": 1}
 
 
@@ -139,9 +141,9 @@ def test_no_value_in_an_error_or_a_repr():
     with pytest.raises(StageError, match="The detector broken failed with ValueError") as caught:
         PrivacyFilter(PrivacyConfig(), KEY, [Broken()]).clean([((secret,), "en")])
     assert secret not in "".join(traceback.format_exception(caught.value))
-    refused = clean("password=hunter2 and 4111 1111 1111 1111")
+    refused = clean("password=hunter2 and 4539 6779 7904 9696")
     assert "hunter2" not in repr(refused)
-    assert "4111" not in repr(refused)
+    assert "4539" not in repr(refused)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,11 @@ def test_no_value_in_an_error_or_a_repr():
     [
         ({"detectors": ()}, "detectors is empty"),
         ({"detectors": ("presidio",)}, "unknown detector 'presidio'"),
+        ({"detectors": ("model:",)}, "unknown detector 'model:'"),
         ({"detectors": ("gliner:",)}, "unknown detector 'gliner:'"),
+        ({"detectors": ("dlp:p/Europe West",)}, "unknown detector 'dlp:p/Europe West'"),
+        ({"detectors": ("dlp:p?filter=x",)}, r"unknown detector 'dlp:p\?filter=x'"),
+        ({"detectors": ("gliner:a", "model:a")}, "names model:a twice"),
         ({"detectors": ("builtin", "builtin")}, "names builtin twice"),
         ({"drop": ("NAME",)}, r"drop\[0\] = 'NAME' is not one of 'PERSON'"),
         ({"replace": ("person",)}, r"replace\[0\] = 'person' is not one of 'PERSON'"),
@@ -162,12 +168,24 @@ def test_settings_that_are_rejected(settings, problem):
         build(PrivacyConfig, settings, "prompts.privacy")
 
 
-def test_detectors_that_are_not_there(tmp_path):
-    with pytest.raises(InputError, match=r"No directory .*none"):
-        build_detectors([f"transformers:{tmp_path}/none"])
+def test_detectors_of_a_recipe(capsys):
+    names = ("builtin", "model:a/b", f"model:a/b@{'0' * 40}", "dlp", "dlp:p", "dlp:p/eu", "dlp:x.com:p?template=t")
+    assert PrivacyConfig(detectors=names).detectors == names
+    assert capsys.readouterr().err == ""
+    old = PrivacyConfig(detectors=("transformers:a", "gliner:b"))  # the spelling of 0.1
+    assert old == PrivacyConfig(detectors=("model:a", "model:b"))
+    assert capsys.readouterr().err.count("eyas: warning: prompts.privacy.detectors: write model:DIR") == 1
+
+
+def test_detectors_that_are_not_there(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"model:.*none is no directory"):
+        build_detectors([f"model:{tmp_path}/none"])
+    (tmp_path / "gliner_config.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "gliner", None)  # importing it raises ImportError
     with pytest.raises(UsageError, match="pip install gliner"):
-        build_detectors([f"gliner:{tmp_path}"])
-    with pytest.raises(UsageError, match="pip install google-cloud-dlp"):
+        build_detectors([f"model:{tmp_path}"])
+    monkeypatch.setitem(sys.modules, "google.cloud.dlp_v2", None)
+    with pytest.raises(UsageError, match=r"pip install 'eyas\[dlp\]'"):
         build_detectors(["dlp:my-project"])
     assert build_detectors(["builtin"])[0].name.startswith("builtin")
 
@@ -181,3 +199,44 @@ def test_a_missing_package_names_the_extra(monkeypatch):
 def test_odd_input():
     for text in ("\0\0Anna\0", "\ufffd" * 10, "A" * 3000, "é" * 100, "\u202eAnna\u202c", "🎉 Anna 🎉", "\r\n\t "):
         assert isinstance(clean(text), CleanedRecord), repr(text[:20])
+
+
+def test_what_was_found_is_told_by_position():
+    texts = ("My name is Anna Schmidt, mail me at anna.schmidt@acme-widgets.com.", "Does Anna answer?")
+    result = clean(*texts)
+    first, second = result.found
+    assert [texts[0][each.span.start : each.span.end] for each in first] == [
+        "Anna Schmidt",
+        "anna.schmidt@acme-widgets.com",
+    ]
+    assert {each.span.rule.partition(".")[0] for each in first} == {"builtin"}
+    for text, values, cleaned in zip(texts, result.found, result.texts, strict=True):
+        for each in reversed(values):
+            text = text[: each.span.start] + (each.surrogate or "") + text[each.span.end :]
+        assert text == cleaned
+    assert [(each.span.start, each.span.end) for each in second] == [(5, 9)]
+    assert second[0].span.rule in ("builtin", MENTION) or second[0].span.rule.startswith("builtin.")
+    dropped = clean("My name is Anna Schmidt and my SSN is 536-22-1234.")
+    assert [(each.span.kind, each.surrogate) for each in dropped.found[0]][-1] == ("GOVERNMENT_ID", None)
+
+
+class _Names:
+    def __init__(self, languages, weak):
+        self.name = "names 1"
+        self.name_languages, self.weak_name_languages = frozenset(languages), frozenset(weak)
+
+    def find(self, texts, languages):
+        return [[Span(0, len(text), "PERSON")] for text in texts]
+
+
+def test_languages_whose_names_every_detector_misses():
+    detectors = [_Names(["en", "ja", "ko"], ["ja", "ko"]), _Names(["ja"], [])]
+    privacy = PrivacyFilter(PrivacyConfig(), KEY, detectors)
+    assert privacy.name_languages == {"en", "ja", "ko"}
+    assert privacy.weak_name_languages == {"ko"}
+
+
+def test_a_span_without_a_rule_has_the_name_of_its_detector():
+    (result,) = PrivacyFilter(PrivacyConfig(names="all"), KEY, [_Names(["en"], [])]).clean([(("Anna",), "en")])
+    assert isinstance(result, CleanedRecord)
+    assert result.found[0][0].span.rule == "names"

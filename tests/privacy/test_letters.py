@@ -98,7 +98,7 @@ def test_who_stands_in_the_headers(keys, language):
 
 
 def test_a_last_name_that_is_a_word_before_a_mail_address():
-    assert detect_values("PERSON", "To: Young <y@zorvek.example>\nSubject: 1") == ["Young"]
+    assert detect_values("PERSON", "To: Young <y@zorvek.io>\nSubject: 1") == ["Young"]
     assert detect_values("PERSON", "From: Garenstead, Zorvek\nSent: Monday") == ["Garenstead, Zorvek"]
 
 
@@ -106,7 +106,7 @@ def test_a_last_name_that_is_a_word_before_a_mail_address():
     ("line", "language"),
     [
         ("On Mon, 3 Jun 2024 at 10:12, Zorvek Garenstead wrote:", "en"),
-        ("On 3 June 2024, Zorvek Garenstead <zg@zorvek.example> wrote:", "en"),
+        ("On 3 June 2024, Zorvek Garenstead <zg@zorvek.io> wrote:", "en"),
         ("Am 03.06.2024 um 10:12 schrieb Zorvek Garenstead:", "de"),
         ("Le 3 juin 2024 à 10:12, Zorvek Garenstead a écrit :", "fr"),
         ("El 3 jun 2024, a las 10:12, Zorvek Garenstead escribió:", "es"),

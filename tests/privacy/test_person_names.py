@@ -3,7 +3,7 @@
 import pytest
 from tests.privacy.detection import detect, detect_values
 
-from eyas.privacy.person_names import find_person_names
+from eyas.privacy.name_tagger import Tagger
 from eyas.privacy.word_lists import load_lexicon
 from eyas.privacy.words import split_words
 
@@ -106,5 +106,49 @@ def test_towns_count_where_they_say_something_about_a_person():
 
 
 def test_names_are_found_by_the_function_alone():
-    spans = find_person_names("Anna and Bert", load_lexicon(), "en")
+    spans = list(Tagger(split_words("Anna and Bert"), "en").run())
     assert [(span.start, span.end) for span in spans] == [(0, 4), (9, 13)]
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "names"),
+    [
+        ("Ayer volcó la furgoneta. Conducía Tomás Egurrola.", "es", ["Tomás Egurrola"]),
+        ("Vive cerca de Ávila y Tomás Egurrola la visita.", "es", ["Tomás Egurrola"]),
+        ("Empieza la Diálisis Peritoneal mañana.", "es", []),
+        ("Dossier reçu : Zéphirine Kwassou, sans permis.", "fr", ["Zéphirine Kwassou"]),
+        ("Dossier reçu : Zorvek de La Rochebrune, sans permis.", "fr", ["Zorvek de La Rochebrune"]),
+        ("J'ai écrit qu'Antoine viendra.", "fr", ["Antoine"]),
+        ("Daj to Markowi Wiśniewskiemu.", "pl", ["Markowi Wiśniewskiemu"]),
+    ],
+)
+def test_a_dictionary_tells_titles_of_words_from_unlisted_names(text, language, names):
+    assert detect_values("PERSON", text, language) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Spotkałem się z Anną i Markiem.", ["Anną", "Markiem"]),
+        ("Powiedz Kasi, że nie przyjdę.", ["Kasi"]),
+        ("Zadzwoń do Agnieszki Zorveckiej.", ["Agnieszki Zorveckiej"]),
+        ("Pracuję w Danii, w Zarządzie Dróg.", []),
+    ],
+)
+def test_cases_of_names_in_polish(text, names):
+    assert detect_values("PERSON", text, "pl") == names
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "names"),
+    [
+        ("Anna i Stockholm är min syster.", "sv", ["Anna"]),
+        ("Ik heb Anna op Schiphol gezien.", "nl", ["Anna"]),
+        ("Cornelis op den Akker belde.", "nl", ["Cornelis op den Akker"]),
+        ("Bel Anna Zorvek terug.", "nl", ["Anna Zorvek"]),
+        ("Zorvek Tallis vergat zijn sleutel.", "nl", ["Zorvek Tallis"]),
+        ("Ik werk bij de Algemene Rekenkamer.", "nl", []),
+    ],
+)
+def test_where_a_name_begins_and_ends(text, language, names):
+    assert detect_values("PERSON", text, language) == names

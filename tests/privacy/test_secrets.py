@@ -6,9 +6,9 @@ from tests.privacy.detection import detect, detect_values
 SECRETS = [
     "-----BEGIN RSA PRIVATE KEY-----\nMIIEabc\n-----END RSA PRIVATE KEY-----",
     "-----BEGIN OPENSSH PRIVATE KEY",
-    "id AKIAIOSFODNN7EXAMPLE.",
-    "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
-    "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "id AKIAQYLPMN5HFIRT4WZB.",
+    "aws_secret_access_key = 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",
+    "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYQ4tZ8pLmKe",
     "ghp_" + "a1B2" * 9,
     "x=github_pat_" + "a1B2" * 6,
     "glpat-" + "a1B2" * 5,
@@ -47,7 +47,7 @@ SECRETS = [
     "api key for staging is 8f3d9a7b6c5e4d3f2a1b0c9d8e7f6a5b",
     "my PIN is 4821",
     "CVV: 123",
-    "passphrase: correct horse battery staple",
+    "passphrase: orange tractor window seven",
 ]
 NONE = [
     "def login(user, password): return check(user, password)",

@@ -26,15 +26,15 @@ def test_names_in_lower_case_chat(text, language, names):
 @pytest.mark.parametrize(
     ("text", "language", "name"),
     [
-        ("What did Zorvek say? Mail office@zorvek.example", "en", "Zorvek"),
-        ("Gestern war Zorvek da. Schreib an buero@zorvek.example", "de", "Zorvek"),
-        ("Hier Quelvanne est venue. Écris à bureau@zorvek.example", "fr", "Quelvanne"),
-        ("Ayer vino Brelindo. Escribe a oficina@zorvek.example", "es", "Brelindo"),
-        ("Ieri è venuta Torvella. Scrivi a ufficio@zorvek.example", "it", "Torvella"),
-        ("Ontem veio Jurandeva. Escreve para geral@zorvek.example", "pt", "Jurandeva"),
-        ("Gisteren kwam Wiebrandus langs. Mail naar kantoor@zorvek.example", "nl", "Wiebrandus"),
-        ("Wczoraj przyszła Zdzimirka. Pisz na biuro@zorvek.example", "pl", "Zdzimirka"),
-        ("Igår kom Bröndulf hit. Skriv till kontor@zorvek.example", "sv", "Bröndulf"),
+        ("What did Zorvek say? Mail office@zorvek.io", "en", "Zorvek"),
+        ("Gestern war Zorvek da. Schreib an buero@zorvek.io", "de", "Zorvek"),
+        ("Hier Quelvanne est venue. Écris à bureau@zorvek.io", "fr", "Quelvanne"),
+        ("Ayer vino Brelindo. Escribe a oficina@zorvek.io", "es", "Brelindo"),
+        ("Ieri è venuta Torvella. Scrivi a ufficio@zorvek.io", "it", "Torvella"),
+        ("Ontem veio Jurandeva. Escreve para geral@zorvek.io", "pt", "Jurandeva"),
+        ("Gisteren kwam Wiebrandus langs. Mail naar kantoor@zorvek.io", "nl", "Wiebrandus"),
+        ("Wczoraj przyszła Zdzimirka. Pisz na biuro@zorvek.io", "pl", "Zdzimirka"),
+        ("Igår kom Bröndulf hit. Skriv till kontor@zorvek.io", "sv", "Bröndulf"),
     ],
 )
 def test_a_capital_in_a_text_with_an_address(text, language, name):
@@ -44,25 +44,25 @@ def test_a_capital_in_a_text_with_an_address(text, language, name):
 @pytest.mark.parametrize(
     "text",
     [
-        "Schreib an buero@zorvek.example wegen der Terminverschiebung und der Heizkostenabrechnung.",
-        "Die Wohnungsübergabe, der Mietvertrag und die Kautionsrückzahlung: buero@zorvek.example",
-        "Bitte Lohnsteuerbescheinigung und Urlaubsantrag an buero@zorvek.example senden.",
+        "Schreib an buero@zorvek.io wegen der Terminverschiebung und der Heizkostenabrechnung.",
+        "Die Wohnungsübergabe, der Mietvertrag und die Kautionsrückzahlung: buero@zorvek.io",
+        "Bitte Lohnsteuerbescheinigung und Urlaubsantrag an buero@zorvek.io senden.",
     ],
 )
 def test_german_nouns_and_compounds_stay(text):
-    assert detect(text, "de") == [("EMAIL", "buero@zorvek.example")]
+    assert detect(text, "de") == [("EMAIL", "buero@zorvek.io")]
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "I bought an iPhone and a Samsung Galaxy, ask office@zorvek.example about Netflix, Spotify and WhatsApp.",
-        "Ship it with Kubernetes, Terraform and GitHub; mail office@zorvek.example",
-        "I recieve mails at office@zorvek.example and definitly answer tommorow",
+        "I bought an iPhone and a Samsung Galaxy, ask office@zorvek.io about Netflix, Spotify and WhatsApp.",
+        "Ship it with Kubernetes, Terraform and GitHub; mail office@zorvek.io",
+        "I recieve mails at office@zorvek.io and definitly answer tommorow",
     ],
 )
 def test_brands_terms_and_slips_beside_an_address_stay(text):
-    assert detect(text) == [("EMAIL", "office@zorvek.example")]
+    assert detect(text) == [("EMAIL", "office@zorvek.io")]
 
 
 @pytest.mark.parametrize(

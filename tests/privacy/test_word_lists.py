@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -10,10 +9,29 @@ from eyas.base.errors import InputError
 from eyas.privacy import word_lists
 from eyas.privacy.config import PrivacyConfig
 from eyas.privacy.filter import PrivacyFilter
-from eyas.privacy.word_lists import DATA, LANGUAGES, code_digest, load_cached, read_by_language, read_data_file
+from eyas.privacy.word_lists import (
+    LANGUAGES,
+    PACKAGE,
+    code_digest,
+    load_cached,
+    read_by_language,
+    read_data_file,
+    read_tables,
+    tables_of_files,
+)
 
-FILES = sorted(path.stem for path in DATA.glob("*.toml"))
-TABLES_OF_OTHER_FORM = ("government_ids", "entity_labels")
+# Tables that a folder without names may have, besides labels.
+LABEL_TABLES = (
+    "number_words",
+    "words_before_values",
+    "value_copulas",
+    "at_words",
+    "dot_words",
+    "non_secrets",
+    "conditions",
+)
+FOLDERS = PACKAGE / "languages"
+FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.toml"))
 
 
 @pytest.fixture
@@ -69,72 +87,74 @@ def test_the_digest_of_the_filter_covers_the_code(monkeypatch):
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch):
-    """A copy of the data files that a test may change."""
-    copy = tmp_path / "privacy" / "data"
-    shutil.copytree(DATA, copy)
-    monkeypatch.setattr(word_lists, "DATA", copy)
-    read_data_file.cache_clear()
-    code_digest.cache_clear()
+def package(tmp_path, monkeypatch):
+    """A copy of the package whose data files a test may change."""
+    copy = tmp_path / "privacy"
+    shutil.copytree(PACKAGE, copy)
+    monkeypatch.setattr(word_lists, "PACKAGE", copy)
+    caches = (read_data_file, read_tables, code_digest)
+    for cache in caches:
+        cache.cache_clear()
     yield copy
-    read_data_file.cache_clear()
-    code_digest.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
-def test_the_digest_covers_the_data_files(data):
+def test_the_digest_covers_the_data_files(package):
     before = code_digest()
     code_digest.cache_clear()
     assert code_digest() == before
-    path = data / "titles.toml"
+    path = package / "languages" / "fr" / "names.toml"
     path.write_text(path.read_text() + "# a comment\n")
     code_digest.cache_clear()
     assert code_digest() != before
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_says_who_reads_it_and_where_its_words_come_from(name):
-    header = (DATA / f"{name}.toml").read_text("utf-8").split("\n\n")[0]
-    readers = re.findall(r"\w+\.py", header)
-    assert readers
-    assert all((DATA.parent / reader).is_file() for reader in readers)
+def test_a_file_says_where_its_content_comes_from(name):
+    header = (PACKAGE / name).read_text("utf-8").split("\n\n")[0]
     assert "# Source: " in header
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name not in TABLES_OF_OTHER_FORM])
-def test_tables_keep_the_rules_and_are_read(name):
-    sources = "".join(path.read_text("utf-8") for path in Path(word_lists.__file__).parent.glob("*.py"))
-    for table in set(read_data_file(name)) - ({"cities"} if name == "cities" else set()):  # towns are capitalized
-        entries = read_by_language(name, table)
-        assert entries
-        for language, text in read_data_file(name)[table].items():
-            assert language in (*LANGUAGES, "any")
-            assert text == text.lower(), f"[{table}] {language} has a capital letter"
-            separator = "," if any("," in other for other in read_data_file(name)[table].values()) else None
-            words = [" ".join(entry.split()) for entry in text.split(separator) if entry.strip()]
-            assert sorted(words) == sorted(entries[language]), f"[{table}] {language} has an entry twice"
-        assert all(entries.values()), f"[{table}] has a language without a word"
-        assert f'"{table}"' in sources or f"'{table}'" in sources or table.endswith("_phrases"), table
+@pytest.mark.parametrize("table", sorted(read_tables()))
+def test_tables_keep_the_rules_and_are_read(table):
+    sources = "".join(path.read_text("utf-8") for path in PACKAGE.glob("*.py"))
+    entries = read_by_language(table)
+    for language, text in read_tables()[table].items():
+        assert language in (*LANGUAGES, "any") or (table.endswith("_labels") or table in LABEL_TABLES)
+        assert text == text.lower() or table == "cities", f"[{table}] {language} has a capital letter"
+        words = [" ".join(entry.split()) for entry in text.split("," if "," in text else None) if entry.strip()]
+        assert sorted(words) == sorted(entries[language]), f"[{table}] {language} has an entry twice"
+        assert entries[language], f"[{table}] {language} has no entry"
+    is_named = f'"{table}"' in sources or f"'{table}'" in sources or table.endswith("_phrases")
+    assert is_named or table in tables_of_files("words", "names", "phrases", "labels", "places", "context"), table
+
+
+def test_the_readme_explains_every_table_and_no_other():
+    explained = re.findall(r"(?m)^\| `(\w+)` \|", (FOLDERS / "README.md").read_text("utf-8"))
+    assert sorted(explained) == sorted(read_tables())
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('[titles]\nen = "mr\n', r"is not valid TOML \(line 2, column 9\)"),
+        ('titles = "mr\n', r"is not valid TOML \(line 1, column 13\)"),
         (None, r"cannot be read \(No such file"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named(data, text, problem):
-    path = data / "titles.toml"
+def test_a_file_that_cannot_be_read_is_named(package, text, problem):
+    path = package / "languages" / "fr" / "names.toml"
     if text is None:
         path.unlink()
+        path.symlink_to("missing.toml")
     else:
         path.write_text(text)
     with pytest.raises(InputError, match=problem) as caught:
-        read_by_language("titles", "titles")
+        read_tables()
     assert str(path).removesuffix(".toml") in str(caught.value)
 
 
 def test_words_without_their_accents():
-    words = read_by_language("relations", "relations", unaccented=True)["fr"]
+    words = read_by_language("relations", unaccented=True)["fr"]
     assert {"frère", "frere"} <= words
     assert "cousine" in words

@@ -182,7 +182,7 @@ def _load_file(path: str, limit: int | None) -> dict[str, list[ChatPrompt]]:
     count = 0
     for shard in source.shards:
         for record in read_shard(source, shard):
-            parsed = parse_record(record.value, keep_system=True) if record.is_json else None
+            parsed = parse_record(record.value, keep_system=True)
             if not isinstance(parsed, ParsedRecord) or (limit is not None and count >= limit):
                 continue
             first = next(index for index, message in enumerate(parsed.messages) if message.role == "user")

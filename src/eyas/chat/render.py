@@ -19,10 +19,9 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
+from eyas.base.terminal import GREEN, make_printable, mark
 from eyas.chat.conversation import Conversation, Message
 
-GREEN, RESET = "\x1b[32m", "\x1b[0m"
-OPEN, CLOSE = "⟦", "⟧"
 FIX_TEMPLATE = "Correct the target's chat template"
 
 
@@ -283,13 +282,12 @@ def highlight_supervised(row: RenderedRow, tokenizer: PreTrainedTokenizerBase, c
     """
     if color is None:
         color = not os.environ.get("NO_COLOR")
-    before, after = (GREEN, RESET) if color else (OPEN, CLOSE)
     parts = []
     start = 0
     for supervised, run in groupby(row.loss_mask):
         end = start + len(list(run))
-        text = "".join(_printable(char) for char in _decode_span(row.ids, start, end, tokenizer))
-        parts.append(f"{before}{text}{after}" if supervised else text)
+        text = make_printable(_decode_span(row.ids, start, end, tokenizer))
+        parts.append(mark(text, GREEN if color else None) if supervised else text)
         start = end
     return "".join(parts)
 
@@ -298,10 +296,3 @@ def _decode_span(ids: list[int], start: int, end: int, tokenizer: PreTrainedToke
     """Decodes ids[start:end] as a part of the row. Decoded alone, the ids may lose their first space."""
     before, whole = (_decode(ids[:stop], tokenizer) for stop in (start, end))
     return whole[len(before) :] if whole.startswith(before) else _decode(ids[start:end], tokenizer)
-
-
-def _printable(char: str) -> str:
-    """Replaces a control character by a symbol, so that a conversation cannot control the terminal."""
-    if char < " " and char not in "\n\t":
-        return chr(0x2400 + ord(char))
-    return "\ufffd" if "\x7f" <= char <= "\x9f" else char

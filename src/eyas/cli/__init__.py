@@ -26,7 +26,7 @@ USAGE_ERRORS = (  # argparse's message -> the problem
     (r"argument (\S+): not allowed with argument (\S+)", "{0} and {1} cannot be used together"),
 )
 TYPES = {"int": int, "float": float}
-OPTIONAL = dict.fromkeys(("device", "acknowledge", "explain", "forget"), None) | {"json": False}
+OPTIONAL = dict.fromkeys(("device", "acknowledge"), None) | {"json": False}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

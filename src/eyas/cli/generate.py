@@ -2,13 +2,13 @@
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
+from eyas.base.terminal import GREEN, RESET, has_colors
 from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.render import render_prompt
 from eyas.drafters.eagle3 import Eagle3Spec
@@ -25,7 +25,6 @@ from eyas.tree.acceptance_length import acceptance_length
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
 
-GREEN, RESET = "\x1b[32m", "\x1b[0m"
 SLOTS = 8
 MAX_NODES = 256  # more is slower than no speculation on any machine
 
@@ -124,7 +123,7 @@ def parse_tree(text: str) -> TreeShape:
 
 def _stream_output(engine: Engine, request: Request) -> None:
     """Prints each token when it is generated. On a terminal, accepted draft tokens are green."""
-    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    color = has_colors(sys.stdout)
     detokenizer = Detokenizer(engine.target.tokenizer)
 
     def on_tokens(output: RequestOutput, count: int) -> None:

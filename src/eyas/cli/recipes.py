@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from eyas import export
-from eyas.base.errors import InputError, UsageError
+from eyas.base.errors import InputError
+from eyas.base.terminal import has_colors
 from eyas.bench import tune
 from eyas.bench.report_tables import describe_load
 from eyas.chat.conversation import Conversation, parse_messages, read_conversation_dir
 from eyas.chat.render import highlight_supervised, render
 from eyas.cli.deploy import build_jobs, write_configured_manifests
+from eyas.data.prompts import LEDGER_FILE
 from eyas.evalsets import FAMILIES, example
 from eyas.formats.sglang_vllm import sglang_flags, vllm_flags
 from eyas.model.devices import check_one_device
@@ -24,7 +26,12 @@ from eyas.train.distributed import join_process_group, local_device, require_sin
 MULTI_PROCESS_VERBS = ("prompts", "capture", "train")
 """The verbs that several processes can run together. prompts.world and capture.world set their number."""
 RESULTS = ("bench", "results.json")
-OUTPUT_FILES = {"run": RESULTS, "bench": RESULTS, "eval": ("eval", "acceptance.json")}
+OUTPUT_FILES = {
+    "run": RESULTS,
+    "bench": RESULTS,
+    "eval": ("eval", "acceptance.json"),
+    "prompts": ("prompts", LEDGER_FILE),
+}
 OUTPUT_FILES |= {"export": ("export", export.PARITY_FILE), "tune": ("tune", tune.FILE)}
 
 
@@ -37,8 +44,6 @@ def quickstart(parsed: argparse.Namespace) -> int:
 def run_verb(parsed: argparse.Namespace) -> int:
     """Runs the stage of the verb, or all stages for `eyas run`."""
     verb = parsed.verb
-    if parsed.explain is not None or parsed.forget is not None:
-        return _trace_record(parsed)
     run = open_run(parsed.recipe, parsed.overrides, parsed.out, parsed.device)
     if verb not in MULTI_PROCESS_VERBS:
         require_single_process(verb)
@@ -86,7 +91,7 @@ def show(parsed: argparse.Namespace) -> int:
         turn = "all answers" if row.turn is None else f"answer {row.turn + 1}"
         counts = f"{len(row.ids)} tokens, {sum(row.loss_mask)} supervised"
         print(f"{conversation.id}: {counts} ({turn})", file=sys.stderr)
-        print(highlight_supervised(row, tokenizer, color=None if sys.stdout.isatty() else False))
+        print(highlight_supervised(row, tokenizer, has_colors(sys.stdout)))
     return 0
 
 
@@ -162,20 +167,6 @@ def _run_all_stages(run: Run, as_json: bool) -> int:
     for directory in write_configured_manifests(run):
         print(f"deployment: {directory}", file=sys.stderr)
     print(f"done in {time.monotonic() - started_s:.0f} s", file=sys.stderr)
-    return 0
-
-
-def _trace_record(parsed: argparse.Namespace) -> int:
-    """Runs --explain or --forget of `eyas prompts` and prints the resulting lines."""
-    from eyas.record_lineage import explain_record, forget_record
-
-    if parsed.explain is not None and parsed.forget is not None:
-        raise UsageError("--explain and --forget cannot be used together", "Remove one of them")
-    run = open_run(parsed.recipe, parsed.overrides, parsed.out)
-    record_id: Any = parsed.explain or parsed.forget
-    lines = forget_record(run, record_id) if parsed.explain is None else explain_record(run, record_id)
-    for line in lines:
-        print(line)
     return 0
 
 

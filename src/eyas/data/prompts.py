@@ -39,7 +39,9 @@ from eyas.data.licenses.license_metadata import LICENSE_FILE, SourceClaim, read_
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.select.screen import NOT_JSON, ScreeningJob, screen_shards, wait_for_other_ranks
 from eyas.data.select.selection import Selection, digest_log, read_screened, select_prompts
-from eyas.data.sources.source import BUILTIN_LICENSE, HUB, Source, open_source
+from eyas.data.sources.file_formats import SplitFile, split_file
+from eyas.data.sources.record_formats import SHAPE_REASONS
+from eyas.data.sources.source import BUILTIN_LICENSE, HUB, Source, describe_rejected, open_source
 from eyas.privacy.filter import PrivacyFilter
 from eyas.privacy.surrogates import key_id, load_surrogate_key
 
@@ -64,16 +66,19 @@ class OpenedPrompts:
     decisions: tuple[LicenseDecision, ...]
     gate: LicenseGate
     surrogate_key: bytes
-    detectors_digest: str | None  # None if all sources are builtin: sources
+    detectors: dict[str, Any]  # the entry of ledger.json; its digest is None if all sources are builtin: sources
     origin: StageInputs
 
 
-def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) -> OpenedPrompts:
+def open_prompts(
+    config: PromptsConfig, acknowledgements: Path | None = None, split: SplitFile = split_file
+) -> OpenedPrompts:
     """Opens all sources of a recipe, computes their digests and runs the license gate. Writes nothing.
 
     Args:
         config: The recipe keys.
         acknowledgements: The file acknowledgements.jsonl of the run; None: there is none.
+        split: Computes the digest and the spans of a file.
 
     Raises:
         InputError: A source is missing, empty or damaged, or the license gate rejects it.
@@ -82,12 +87,17 @@ def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) ->
     acknowledged = [] if acknowledgements is None else read_acknowledgements(acknowledgements)
     sources, decisions = [], []
     for index, source_config in enumerate(config.all_sources()):
-        source = open_source(source_config, index)
+        source = open_source(source_config, index, split)
         decisions.append(gate.decide(read_claim(source), acknowledged))
         sources.append(source)
     _require_unique_names(sources)
     is_builtin = all(source.config.is_builtin for source in sources)
     key = b"" if is_builtin else load_surrogate_key(config.privacy.key_file)
+    detectors: dict[str, Any] = {"digest": None, "names": list(config.privacy.detectors)}
+    if not is_builtin:
+        privacy = PrivacyFilter(config.privacy, key)
+        names = {name: sorted(getattr(privacy, name)) for name in ("name_languages", "weak_name_languages")}
+        detectors |= {"digest": privacy.digest, **names}
     identity = {
         **asdict(config.without_runtime_keys()),
         # Without paths: the same files elsewhere give the same output.
@@ -96,12 +106,12 @@ def open_prompts(config: PromptsConfig, acknowledgements: Path | None = None) ->
         "policy": gate.policy.digest,
         "production": None if config.production is None else digest_log(config.production),
         "decontaminate": [digest_bytes(StoragePath(path).read_bytes()) for path in config.decontaminate],
-        "detectors": None if is_builtin else PrivacyFilter(config.privacy, key).digest,
+        "detectors": detectors["digest"],
         "key": key_id(key),
     }
     files = digest_json([source.digests for source in sources])
     origin = StageInputs(STAGE, digest_json(identity), {"source": files}, undigested=("croissant.json",))
-    return OpenedPrompts(tuple(sources), tuple(decisions), gate, key, identity["detectors"], origin)
+    return OpenedPrompts(tuple(sources), tuple(decisions), gate, key, detectors, origin)
 
 
 def _require_unique_names(sources: list[Source]) -> None:
@@ -215,20 +225,27 @@ def job_directory(out_dir: Path) -> Path:
     return out_dir.with_name(out_dir.name + ".work")
 
 
+def create_job(config: PromptsConfig, opened: OpenedPrompts, out_dir: Path) -> ScreeningJob:
+    """Returns the screening job of a stage directory. Writes nothing."""
+    path = out_dir.with_name(FORGOTTEN_FILE)
+    lines = path.read_text().splitlines() if path.is_file() else []
+    forgotten_ids = frozenset(json.loads(line)["id"] for line in lines)
+    return ScreeningJob(config, opened.sources, job_directory(out_dir), opened.surrogate_key, forgotten_ids)
+
+
 def _prepare_job(config: PromptsConfig, opened: OpenedPrompts, out_dir: Path) -> ScreeningJob:
     """Returns the screening job. Keeps the shards of an unfinished run with the same inputs; removes other shards."""
-    directory = job_directory(out_dir)
-    forgotten_ids = _read_forgotten_ids(out_dir.with_name(FORGOTTEN_FILE))
-    path = directory / ORIGIN_FILE
-    origin = digest_json([asdict(opened.origin), sorted(forgotten_ids)])
+    job = create_job(config, opened, out_dir)
+    path = job.directory / ORIGIN_FILE
+    origin = digest_json([asdict(opened.origin), sorted(job.forgotten_ids)])
     if not has_origin(path, origin):
         if read_rank("prompts.world", config.world) == 0:
-            with convert_write_errors(directory):
-                shutil.rmtree(directory, ignore_errors=True)
+            with convert_write_errors(job.directory):
+                shutil.rmtree(job.directory, ignore_errors=True)
             write_json_atomic(path, {"origin": origin})
         else:
             poll(lambda: has_origin(path, origin), POLL_S)
-    return ScreeningJob(config, opened.sources, directory, opened.surrogate_key, forgotten_ids)
+    return job
 
 
 def has_origin(path: Path, origin: str) -> bool:
@@ -237,11 +254,6 @@ def has_origin(path: Path, origin: str) -> bool:
         return json.loads(path.read_bytes()) == {"origin": origin}
     except (OSError, ValueError):
         return False
-
-
-def _read_forgotten_ids(path: Path) -> frozenset[str]:
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return frozenset(json.loads(line)["id"] for line in lines)
 
 
 # --- ledgers ---------------------------------------------------------------------------------------------------------
@@ -268,9 +280,15 @@ def _require_prompts(source: Source, ledger: PromptLedger) -> None:
     if ledger.came == 0:
         raise InputError(f"{path} holds no record", "Write one JSON object a line, or rows with a header")
     if num_bad > MAX_NOT_JSON * ledger.came:
+        first = ledger.examples[NOT_JSON][0]
         raise InputError(
-            f"{num_bad} of {ledger.came} lines of {path} are not JSON, the first one at {ledger.examples[NOT_JSON][0]}",
-            f"Write one JSON object a line, in UTF-8; up to {MAX_NOT_JSON:.0%} of broken lines are dropped",
+            f"{num_bad} of {ledger.came} lines of {path} are not JSON or UTF-8, the first one at {first}",
+            f"Write one JSON object a line, or set prompts.encoding; up to {MAX_NOT_JSON:.0%} broken lines are dropped",
+        )
+    if sum(ledger.dropped[reason] for reason in SHAPE_REASONS) == ledger.came:
+        raise InputError(
+            f"None of the {ledger.came} records has a known form: {describe_rejected(source)}",
+            "Set prompts.columns.text to the column of the text, or prompts.columns.conversation",
         )
     if ledger.dropped.total() == ledger.came:
         raise InputError(
@@ -305,7 +323,7 @@ def _decision_lines(job: ScreeningJob, selection: Selection, ledgers: list[Promp
                 if number in selection.duplicates:
                     duplicate = selection.duplicates[number]
                     decision |= {"dropped": duplicate.reason, "of": ids[duplicate.original]}
-                    ledgers[shard.source_index].count_dropped(duplicate.reason, decision["where"])
+                    ledgers[shard.source_index].count_dropped_by("duplicates", duplicate.reason, decision["where"])
                 elif not selection.keep_N[number]:
                     decision["dropped"] = OVER_LIMIT
                     ledgers[shard.source_index].over_limit += 1
@@ -329,7 +347,7 @@ def _build_ledger_json(
         {
             "name": source.name,
             "url": source.config.path if source.config.is_builtin or source.config.path.startswith(HUB) else None,
-            "format": ", ".join(sorted({file.format for file in source.files})),
+            "format": ", ".join(sorted({file.data.format for file in source.files})),
             "files": source.digests,
             "licence": decision.to_json(),
             **ledger.to_json(),
@@ -346,7 +364,7 @@ def _build_ledger_json(
         "seed": config.seed,
         "settings": config.settings(),
         "policy": {"name": opened.gate.policy.name, "digest": opened.gate.policy.digest},
-        "detectors": {"digest": opened.detectors_digest, "names": list(config.privacy.detectors)},
+        "detectors": opened.detectors,
         "digests": {"privacy key": key_id(opened.surrogate_key)} if opened.surrogate_key else {},
         "target": None if target is None else dict(target),
     }

@@ -126,7 +126,7 @@ def _sample_sources(sources: Sequence[Source]) -> list[SampledPrompt]:
     for source, shard in chosen:
         found: list[tuple[tuple[Message, ...], str]] = []
         for record in islice(read_shard(source, shard), max(1, SAMPLE_PROMPTS // len(chosen))):
-            parsed = parse_record(record.value, source.config.keep_system) if record.is_json else None
+            parsed = parse_record(record.value, source.config.keep_system)
             if isinstance(parsed, ParsedRecord):
                 found.append((parsed.messages, source.config.task or record.task or record.source))
         prompts += [SampledPrompt(messages, task, shard.num_records / len(found)) for messages, task in found]

@@ -1,18 +1,24 @@
-"""The built-in detector of personal data: it works offline, without a model, for nine languages.
+"""The built-in detector of personal data: it works offline and needs no download.
 
 It runs the detectors in the other files of this package and joins their spans.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 
 from eyas.privacy.addresses import find_addresses, find_postcode_towns
 from eyas.privacy.cards_accounts import find_accounts, find_cards
-from eyas.privacy.government_ids import find_government_ids
+from eyas.privacy.case_insensitive import plain_text
+from eyas.privacy.cjk_words import CJK_LANGUAGES
+from eyas.privacy.documentation_values import without_documentation
+from eyas.privacy.handles import find_handles
+from eyas.privacy.identifiers import find_identifiers
+from eyas.privacy.labeled_values import find_labeled_values
 from eyas.privacy.labels import ValueMatcher
-from eyas.privacy.letters import find_letter_names
-from eyas.privacy.names_in_prose import find_unlisted_names, is_about_people
-from eyas.privacy.person_names import find_person_names
+from eyas.privacy.letters import find_letter_names, find_user_names
+from eyas.privacy.name_tagger import Tagger
+from eyas.privacy.names_cjk import find_cjk_names, find_cjk_places
 from eyas.privacy.phone_email_ip import find_emails, find_ip_addresses, find_phone_numbers
 from eyas.privacy.places import UNLISTED_SCORE, WEAK_SCORE, find_places
 from eyas.privacy.secrets import find_secrets
@@ -21,7 +27,8 @@ from eyas.privacy.structured_text import find_field_values, find_table_values
 from eyas.privacy.word_lists import LANGUAGES, Lexicon, load_lexicon
 from eyas.privacy.words import split_words
 
-VERSION = 1  # increased when the same text gives other spans
+VERSION = 2  # increased when the same text gives other spans
+_LATIN_NAME = re.compile(r"[A-Z][a-z]+ [A-Z][a-z]")  # in a text of another script
 _PACKAGES = ("phonenumbers", "python-stdnum", "faker", "detect-secrets", "simplemma")
 
 
@@ -37,34 +44,48 @@ class BuiltinDetector:
 
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
         """Returns one list of spans for each text; the spans of a text are sorted and do not overlap."""
-        return [merge_spans(self._find(text, language)) for text, language in zip(texts, languages, strict=True)]
+        return [
+            merge_spans(without_documentation(text, self._find(text, language)))
+            for text, language in zip(texts, languages, strict=True)
+        ]
 
     def _find(self, text: str, language: str) -> Iterator[Span]:
-        yield from find_secrets(text)
-        contacts = list(find_emails(text))
-        structured = list(find_structured(text, self._lexicon, language))
-        people = find_person_names(text, self._lexicon, language)
-        is_personal = bool(contacts or structured or people) or is_about_people(text, language)
+        plain = plain_text(text)  # has the same positions
+        yield from find_secrets(plain)
+        contacts = list(without_documentation(text, find_emails(plain)))
+        structured = list(without_documentation(text, find_structured(text, self._lexicon, language)))
+        tagger = Tagger(split_words(text), language, has_data=bool(contacts or structured))
+        people = self._find_people(tagger, language)
+        is_personal = bool(contacts or structured or people) or tagger.is_personal
         yield from structured
-        if any(char.isdigit() for char in text):  # each of these holds a digit
-            yield from find_cards(text)
-            yield from find_accounts(text)
-            yield from find_government_ids(text, language)
-            contacts += find_phone_numbers(text, language, is_personal)
-            yield from find_ip_addresses(text)
-            yield from find_postcode_towns(text, self._lexicon.cities)
+        if any(char.isdigit() for char in plain):  # each of these holds a digit
+            yield from find_cards(plain)
+            yield from find_accounts(plain)
+            yield from find_identifiers(plain, language, is_personal)
+            contacts += find_phone_numbers(plain, language, is_personal)
+            yield from find_ip_addresses(plain)
+            yield from find_postcode_towns(plain, self._lexicon.cities)
+        if is_personal:
+            yield from find_handles(plain)
         yield from contacts
-        yield from find_addresses(text, language)
+        yield from find_labeled_values(plain, language)
+        yield from find_addresses(plain, language)
         towns = list(find_places(text, self._lexicon, language, is_personal, frozenset(span.end for span in people)))
         yield from towns
-        if is_personal or contacts:
-            names = frozenset(word for span in people for word in split_words(text[span.start : span.end]).lowers)
-            people += find_unlisted_names(text, self._lexicon, language, names, bool(contacts))
+        if language in CJK_LANGUAGES:
+            yield from find_cjk_places(text, language, is_personal, people)
         sure_towns = [town for town in (*towns, *structured) if town.kind == "LOCATION" and town.score > WEAK_SCORE]
         for span in people:
             # "lives in Caldas da Rainha": a name that is on no list and stands in the position of a place is a place.
             if span.score > UNLISTED_SCORE or not any(town.start <= span.start < town.end for town in sure_towns):
                 yield span
+
+    def _find_people(self, tagger: Tagger, language: str) -> list[Span]:
+        text = tagger.words.text
+        if language not in CJK_LANGUAGES:
+            return list(tagger.run())
+        latin = tagger.run() if _LATIN_NAME.search(text) else ()
+        return [*(span for span in latin if text[span.start].isascii()), *find_cjk_names(text, language)]
 
 
 def find_structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span]:
@@ -81,5 +102,6 @@ def find_structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span
         yield from find_table_values(text, matcher)
     if ":" in text or "=" in text or "</" in text:
         yield from find_field_values(text, matcher)
+        yield from find_user_names(text, lexicon)
     if has_lines or ":" in text:
         yield from find_letter_names(text, matcher)

@@ -13,6 +13,14 @@ from functools import lru_cache
 _PART = re.compile(r"\\.|\(\?P|.", re.DOTALL)  # an escape, a group's name, a character
 _LETTERS = re.compile(r"[^\W\d_]+")
 _WITHOUT_ACCENT = str.maketrans({"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "ß": "ss"})
+# First digits: Arabic-Indic, Persian, Devanagari, Bengali, Gurmukhi, Gujarati, Tamil, Telugu, Kannada, Thai.
+_ZEROS = (0x660, 0x6F0, 0x966, 0x9E6, 0xA66, 0xAE6, 0xBE6, 0xC66, 0xCE6, 0xE50)
+_PLAIN = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {
+    zero + digit: ord("0") + digit for zero in _ZEROS for digit in range(10)
+}
+_PLAIN |= {ord(char): plain for plain, chars in {
+    " ": "\u00a0\u2007\u2009\u202f\u3000", "-": "\u2010\u2011\u2012\u2013\u2212", "'": "‘’ʼ", '"': "“”„«»「」『』",
+}.items() for char in chars}  # fmt: skip
 _SHORT = 128  # characters of a text that is put into lower case anew each time
 
 
@@ -86,6 +94,15 @@ def letter_runs(text: str) -> frozenset[str]:
     Detectors skip a pattern if a word that it needs is not in this set.
     """
     return frozenset(_LETTERS.findall(lower_text(text)))
+
+
+@lru_cache(maxsize=4)
+def plain_text(text: str) -> str:
+    """Returns the text with ASCII characters for digits of other scripts, full-width forms, quotes, blanks and hyphens.
+
+    The result has the same length, so positions in both texts are equal.
+    """
+    return text if text.isascii() else text.translate(_PLAIN)
 
 
 def _lower(text: str) -> str:

@@ -6,7 +6,10 @@ After "Anna Schmidt", such mentions are "Anna", "Annas" and the user name "aschm
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
+from eyas.privacy.cjk_words import is_cjk, surname_size
+from eyas.privacy.name_shapes import find_inflection
 from eyas.privacy.span import Span
 from eyas.privacy.surrogates import FIRST, LAST, name_parts
 from eyas.privacy.word_lists import load_lexicon
@@ -14,13 +17,6 @@ from eyas.privacy.words import Words, split_words
 
 _DIGITS = re.compile(r"(?<!\d)\+?\(?\d(?:[ \u00a0.()/–-]{0,3}\d){5,18}(?!\d)")
 _LOCAL_PART = re.compile(r"[._+-]")
-# Endings that grammatical cases add to a name, by language; the longest first.
-CASE_ENDINGS = {
-    "de": ("s",),
-    "sv": ("s",),
-    "nl": ("s",),
-    "pl": ("owi", "iem", "ami", "em", "im", "ie", "ów", "ej", "ą", "ę", "a", "u", "y", "i", "o"),
-}
 _MIN_USER_NAME = 5  # letters
 _REPEATED_KINDS = ("EMAIL", "IP_ADDRESS", "LOCATION")  # their values are searched letter by letter
 MAX_REPEATED = 100  # values of a record that are searched again: each is one pass over its texts
@@ -43,16 +39,22 @@ class Mentions:
         self.values: dict[str, str] = {}  # other values -> their kind
         found = [(span.kind, text[span.start : span.end]) for text, group in zip(texts, spans, strict=True)
                  for span in group]  # fmt: skip
-        people = [([part[0] for part in name_parts(value)], "," in value) for kind, value in found if kind == "PERSON"]
+        people = [
+            ([part[0] for part in name_parts(value)], "," in value or is_cjk(value))
+            for kind, value in found
+            if kind == "PERSON"
+        ]
         # The longest names come first: they say which part is a first name and which a last name.
         for parts, is_reversed in sorted(people, key=lambda item: (-len(item[0]), item[0])):
-            self._add_name([part.casefold() for part in parts if len(part) > 1], is_reversed)
+            self._add_name([part.casefold() for part in parts if len(part) > 1 or is_cjk(part)], is_reversed)
         for kind, value in found:
             if kind == "EMAIL":
                 self._add_email(value)
-            if kind == "PHONE":
+            if kind == "PERSON" and is_cjk(value):  # no spaces separate the names from other words
+                self.values |= dict.fromkeys((part for part in self._parts(value) if len(part) > 1), kind)
+            elif kind == "PHONE":
                 self.digits.add(re.sub(r"\D", "", value))
-            elif kind in _REPEATED_KINDS and len(value) > 2 and len(self.values) < MAX_REPEATED:
+            elif kind in _REPEATED_KINDS and len(value) > 2 - is_cjk(value) and len(self.values) < MAX_REPEATED:
                 self.values[value] = kind
 
     def _add_name(self, parts: Sequence[str], is_reversed: bool) -> None:
@@ -63,6 +65,11 @@ class Mentions:
             for joined in ((first, last), (first[0], last), (last, first), (first, last[0]), (last, first[0])):
                 if len("".join(joined)) >= _MIN_USER_NAME:
                     self.user_names.setdefault("".join(joined), joined)
+
+    def _parts(self, name: str) -> Iterator[str]:
+        """Yields a name, and those of its parts that are searched where they stand alone."""
+        yield name
+        yield from (part[0] for part in name_parts(name))
 
     def _add_email(self, address: str) -> None:
         """Adds the names in an address such as tevita.fifita@web.de: "tevita" and "fifita"."""
@@ -87,45 +94,25 @@ class Mentions:
         for match in _DIGITS.finditer(text) if self.digits else ():
             if re.sub(r"\D", "", match[0]) in self.digits:
                 yield Span(*match.span(), "PHONE", 0.5)
-        for value, kind in self.values.items():
+        for value, kind in islice(self.values.items(), MAX_REPEATED):
             start = text.find(value)
             while start >= 0:
                 end = start + len(value)
-                if not text[start - 1 : start].isalnum() and not text[end : end + 1].isalnum():
+                is_word = not text[start - 1 : start].isalnum() and not text[end : end + 1].isalnum()
+                if (is_word or is_cjk(value)) and (kind != "PERSON" or with_names):
                     yield Span(start, end, kind, 0.5)
                 start = text.find(value, end)
 
     def _find_names(self, text: str, language: str) -> Iterator[Span]:
         words, common = split_words(text), load_lexicon().common
-        endings = CASE_ENDINGS.get(language, ())
         for i, lower in enumerate(words.lowers):
-            if lower in self.user_names or self._is_name(words, i):
-                yield Span(words.starts[i], words.ends[i], "PERSON", 0.5)
-            elif endings and words.is_capital(i) and lower not in common:
-                length = self._stem_length(lower, endings)
-                if length:
-                    yield Span(words.starts[i], words.starts[i] + length, "PERSON", 0.5)
-
-    def _stem_length(self, lower: str, endings: tuple[str, ...]) -> int:
-        """Returns how many letters of an inflected name are replaced; 0 if the word is no form of a known name.
-
-            word    name   result   reason
-            annas   Anna   4        the ending "s" stays
-            annie   Anna   5        in Polish, the form has lost a letter of the name, so the whole word is replaced
-
-        Args:
-            lower: The word in lower case.
-            endings: The endings of the language, from CASE_ENDINGS.
-        """
-        for ending in endings:
-            stem = lower[: -len(ending)]
-            if len(stem) < 3 or not lower.endswith(ending):
-                continue
-            if stem in self.roles:
-                return len(stem)
-            if len(endings) > 1 and any(stem + vowel in self.roles for vowel in "aoe"):
-                return len(lower)
-        return 0
+            is_form = words.is_capital(i) and len(lower) > 3 and lower not in common
+            if (
+                lower in self.user_names
+                or self._is_name(words, i)
+                or (is_form and find_inflection(lower, self.roles, language) is not None)
+            ):
+                yield Span(words.starts[i], words.ends[i], "PERSON", 0.5, "coreference")
 
     def _is_name(self, words: Words, i: int) -> bool:
         """Returns True if word i is a part of a known name.
@@ -133,6 +120,8 @@ class Mentions:
         A name that is an ordinary word as well, such as "Will", must be capitalized inside a sentence.
         """
         lower, lexicon = words.lowers[i], load_lexicon()
+        if len(lower) == 1:
+            return False
         if lower not in self.roles:
             return "'" in lower and lower.replace("'", "") in self.roles
         if lower in self.from_email:
@@ -151,6 +140,8 @@ def _role_of(part: str, place: int, count: int, is_reversed: bool) -> str:
         count: The number of parts in the name.
         is_reversed: The name has the last name first: "Fifita, Tevita".
     """
+    if is_cjk(part) and count == 1:
+        return LAST if surname_size(part) == len(part) else FIRST
     lexicon = load_lexicon()
     is_first, is_last = part in lexicon.first_names, part in lexicon.last_names
     if is_first != is_last:

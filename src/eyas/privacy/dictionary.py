@@ -1,4 +1,4 @@
-"""Dictionaries of nine languages, which tell known words from unknown ones.
+"""Dictionaries of the languages with Latin letters, which tell known words from unknown ones.
 
 A word that no dictionary contains is a name, a brand or a misspelling. The dictionaries hold all inflected forms and
 come from simplemma (MIT). As Python objects they would take 1 GB. Therefore each one is stored as a sorted array of
@@ -14,6 +14,7 @@ from importlib.metadata import version
 from zlib import crc32
 
 from eyas.privacy.case_insensitive import strip_accents
+from eyas.privacy.cjk_words import CJK_LANGUAGES
 from eyas.privacy.word_lists import LANGUAGES, load_cached
 
 _VERSION = 2  # raised when the format of the file changes
@@ -26,7 +27,7 @@ _MIN_PART = 4  # letters of a compound's part
 _CLITICS = {
     "es": re.compile(r"(?<=[^\W\d_]{2})(?:me|te|se|nos|os)?(?:l[aeo]s?|me|te|se|nos|os)\Z"),
     "it": re.compile(r"(?<=[^\W\d_]{2})(?:m?m[ie]|t[ie]|s[ie]|c[ie]|v[ie]|glie)?(?:l[aeio]|ne|mi|ti|si|ci|vi|gli)\Z"),
-    "pt": re.compile(r"(?<=[^\W\d_]{2})-?(?:me|te|se|nos|lhes?|l?[ao]s?)\Z"),
+    "pt": re.compile(r"(?<=[^\W\d_]{2})(?:-(?:me|te|se|nos|lhes?|l?[ao]s?)|me|te|se|nos|lhes?)\Z"),
 }
 WITH_COMPOUNDS = ("de", "nl", "sv")
 
@@ -83,7 +84,7 @@ def _contains(lower: str, language: str) -> bool:
 
 
 def _has_form(word: str, language: str) -> bool:
-    if language not in LANGUAGES:
+    if language not in LANGUAGES or language in CJK_LANGUAGES:
         return False
     codes, code = _load_codes(language), crc32(word.encode())
     place = bisect_left(codes, code)

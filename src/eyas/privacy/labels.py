@@ -12,13 +12,13 @@ from functools import cache, lru_cache
 
 from eyas.privacy.case_insensitive import strip_accents
 from eyas.privacy.word_lists import PARTICLES, Lexicon, read_words
-from eyas.privacy.words import TITLES, WordContext, split_words
+from eyas.privacy.words import TITLES, is_ordinary_word, is_stop_word, split_words
 
 MAX_LENGTH = 48  # characters of a label
 _MAX_WORDS = 6
 _MAX_NAME = 60  # characters of a name
-NON_VALUES = read_words("labels", "non_values")
-_COMPANY_WORDS = read_words("context_words", "company_words")
+NON_VALUES = read_words("non_values")
+_COMPANY_WORDS = read_words("company_words")
 # Kinds in the order in which a word of a label decides: "email address" is EMAIL, "customer city" LOCATION.
 _KINDS = ("EMAIL", "PHONE", "ACCOUNT", "GOVERNMENT_ID", "ADDRESS", "LOCATION")
 THING, PERSONAL = "THING", "PERSONAL"
@@ -110,20 +110,20 @@ def _words() -> Mapping[str, str]:
 
     A word that is in two lists gets the meaning of the first list.
     """
-    roles = read_words("labels", "roles", "roles_in_fields")
+    roles = read_words("roles", "roles_in_fields")
     groups = {
-        "sure": read_words("labels", "names", "names_in_fields"),
+        "sure": read_words("labels_of_names", "labels_of_names_in_fields"),
         "role": roles | {f"{role}s" for role in roles},  # the heading of a list, a key of an array
-        "name": read_words("labels", "name_words"),
-        **{kind: read_words("labels", kind) for kind in (THING, *_KINDS, PERSONAL)},
-        "part": read_words("labels", "name_parts"),
-        "number": read_words("labels", "numbers"),
-        "filling": read_words("labels", "filling"),
+        "name": read_words("name_words"),
+        **{kind: read_words(kind) for kind in (THING, *_KINDS, PERSONAL)},
+        "part": read_words("name_parts"),
+        "number": read_words("words_for_number"),
+        "filling": read_words("filling_words"),
     }
     found = {
         phrase: kind
         for kind in ("GOVERNMENT_ID", "PERSON", "PHONE", PERSONAL)
-        for phrase in read_words("labels", f"{kind}_phrases")
+        for phrase in read_words(f"{kind}_phrases")
     }
     for group, words in groups.items():
         for word in words:
@@ -154,11 +154,11 @@ class ValueMatcher:
         if not 2 <= len(value) <= _MAX_NAME or not _NAME.match(value) or _CAMEL_CASE.search(value):
             return False
         words, lexicon = split_words(value), self.lexicon
-        context = WordContext(words, lexicon, self.language)
         num_names = num_words = 0
         for i, lower in enumerate(words.lowers):
             is_capital, is_particle = words.is_capital(i), lower in PARTICLES
             listed = lower in lexicon.first_names or lower in lexicon.last_names
+            is_word = is_ordinary_word(lower, lexicon, self.language)
             if lower in TITLES and len(words) > 1:
                 num_words += is_capital
             elif is_particle and not is_capital:
@@ -167,9 +167,9 @@ class ValueMatcher:
                 return False
             elif is_particle or words.is_initial(i):
                 continue
-            elif (context.is_stop(i) and not listed) or (not is_capital and context.is_word(i)):
+            elif (is_stop_word(lower, lexicon) and not listed) or (not is_capital and is_word):
                 return False
-            elif context.is_word(i) and not (sure and listed):
+            elif is_word and not (sure and listed):
                 num_words += 1
             elif len(value) > 3 or not value.isupper() or sure:
                 num_names += 1

@@ -1,4 +1,4 @@
-"""Finds names in letters and e-mails: in greetings, in signatures and in headers.
+"""Finds names in letters and e-mails: in greetings, in signatures and in headers; and user names made of two names.
 
     From: <name> <mail>          a header
     Dear <name>,                 a greeting
@@ -16,31 +16,34 @@ from collections.abc import Iterator
 from eyas.privacy.case_insensitive import CaseInsensitivePattern, PrefilteredPattern
 from eyas.privacy.dictionary import is_known
 from eyas.privacy.labels import ValueMatcher
-from eyas.privacy.names_by_phrase import GROUP_ADDRESSEES
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import PARTICLES, any_of
+from eyas.privacy.word_lists import PARTICLES, Lexicon, any_of, read_words
 from eyas.privacy.words import TITLES
 
 _WORD = r"[^\W\d_][^\W\d_'’.-]*(?:['’.-][^\W\d_]*)*"
 _WORDS = rf"{_WORD}(?:[ \t](?:&[ \t])?{_WORD}){{0,5}}"
-_GREETINGS = any_of("letters", "greetings", "greetings_of_letters")
+_GREETINGS = any_of("greetings", "greetings_of_letters")
 _GREETING = CaseInsensitivePattern(
     rf"^[ \t>]*(?:{_GREETINGS})[ \t,]+({_WORDS})[ \t]*(?=[,:!.\n]|[-–—]\s|$)", re.MULTILINE
 )
 _CLOSING = CaseInsensitivePattern(
-    rf"(?:^|[.!?][ \t]+)[ \t>]*(?:{any_of('letters', 'closings', 'closings_of_letters')})\b"
+    rf"(?:^|[.!?][ \t]+)[ \t>]*(?:{any_of('closings', 'closings_of_letters')})\b"
     rf"(?:[ \t](?:from|aus|uit|från)[ \t]{_WORD})?[ \t]*[,.!:–-]?"
     rf"[ \t]*(?:\n[ \t>]*\n?[ \t>]*)?(?:--[ \t]*\n)?[-–—]?[ \t]*({_WORDS})[ \t]*\.?[ \t]*(?=[,\n]|$)",
     re.MULTILINE,
 )
 _HEADER = CaseInsensitivePattern(
-    rf"^[ \t>]*(?:{any_of('letters', 'headers')})[ \t]*:[ \t]*\"?({_WORDS})\"?[ \t]*(?=<|\(|\[|,|;|\n|$)", re.MULTILINE
+    rf"^[ \t>]*(?:{any_of('headers')})[ \t]*:[ \t]*\"?({_WORDS})\"?[ \t]*(?=<|\(|\[|,|;|\n|$)", re.MULTILINE
 )
 _WROTE = r"wrote|a écrit|escribió|ha scritto|escreveu|schreef|napisał[ao]?|skrev"
 _REPLY = PrefilteredPattern(
     rf"(?im)(?:^|[\d,][ \t]+)[ \t>]*({_WORDS})[ \t]+(?:{_WROTE})[ \t]*:"
     rf"|(?:schrieb|schreef|skrev|wrote)[ \t]+({_WORDS})[ \t]*(?::|<)",
     rf"{_WROTE}|schrieb",
+)
+_GROUP_ADDRESSEES = read_words("group_addressees")
+_USER_NAME = CaseInsensitivePattern(
+    rf"\b(?:{any_of('labels_of_users')})[\"']?\s?[:=]\s?[\"']?([^\W\d_]{{2,}})[._]([^\W\d_]{{2,}})"
 )
 _SINGLE_WORD = re.compile(_WORD)
 _AND = re.compile(r"[ \t](?:&|and|und|et|y|e|ed|en|i|och)[ \t]", re.IGNORECASE)
@@ -57,8 +60,18 @@ def find_letter_names(text: str, matcher: ValueMatcher) -> Iterator[Span]:
                 stop = both.start() if both else end
                 name = _find_name(text, start, stop)
                 if name is not None and _is_name(text[name:stop], matcher, sure, in_header):
-                    yield Span(name, stop, "PERSON", 0.8)
+                    yield Span(name, stop, "PERSON", 0.8, "builtin.letter")
                 start = both.end() if both else end
+
+
+def find_user_names(text: str, lexicon: Lexicon) -> Iterator[Span]:
+    """Yields the spans of user names that consist of two names: "user=anna.schmidt"."""
+    for match in _USER_NAME.finditer(text):
+        first, last = match[1].casefold(), match[2].casefold()
+        if first in lexicon.sure_names or (
+            match[0][-len(last) - 1] == "." and lexicon.common.isdisjoint((first, last))
+        ):
+            yield Span(match.start(1), match.end(2), "PERSON", 0.7, "builtin.field")
 
 
 def _find_name(text: str, start: int, end: int) -> int | None:
@@ -69,7 +82,7 @@ def _find_name(text: str, start: int, end: int) -> int | None:
     words = list(_SINGLE_WORD.finditer(text, start, end))
     while words and words[0][0].casefold().rstrip(".") in TITLES:
         words = words[1:]
-    if not words or any(word[0].casefold() in GROUP_ADDRESSEES for word in words):
+    if not words or any(word[0].casefold() in _GROUP_ADDRESSEES for word in words):
         return None
     return words[0].start()
 

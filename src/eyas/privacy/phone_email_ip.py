@@ -6,78 +6,68 @@ from collections.abc import Iterator, Sequence
 
 import phonenumbers
 
-from eyas.privacy.case_insensitive import CaseInsensitivePattern
+from eyas.privacy.case_insensitive import CaseInsensitivePattern, PrefilteredPattern
+from eyas.privacy.labeled_values import is_direct
 from eyas.privacy.span import Span
+from eyas.privacy.value_labels import label_before, labels_before, words_of
+from eyas.privacy.word_lists import any_of, read_data_file
 
 # Latin letters only: \w would swallow the kana that stand right after an address in Japanese text.
 _LOCAL = re.compile(r"[A-Za-z0-9À-ɏ!#$%&'*+/=?^_`{|}~.-]+\Z")
 _DOMAIN = re.compile(r"(?:[A-Za-z0-9À-ɏ_-]{1,63}\.){1,8}[A-Za-z]{2,24}")
-_SPELT_OUT = re.compile(
-    r"(?i)(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{2,64}(?: ?[\[({<] ?at ?[\])}>] ?| @ )"
-    r"[A-Za-z0-9-]{1,63} ?(?:(?:[\[({<] ?(?:dot|punkt|point) ?[\])}>]|\.) ?[A-Za-z0-9-]{2,30}){1,4}"
+_AT, _DOT = words_of("at_words"), any_of("dot_words")
+_SURE_TLD = "com|net|org|info|edu|gov|io|dev|app|eu|uk|de|ch|fr|pt|br|mx|nl|pl|ru|cn|jp|kr|sa|ae|eg"
+_TLD = rf"(?:{_SURE_TLD}|me|tv|co|us|ca|au|at|be|es|it|se|in)(?![A-Za-z0-9])"  # those after | are words, too
+_NAME, _HOST = r"[A-Za-z0-9_%+À-ɏ-]{1,40}", r"[A-Za-z0-9-]{1,40}"
+_OPEN, _CLOSE = r" ?[\[({<] ?", r" ?[\])}>] ?"
+_POINT = rf"(?:\.|{_OPEN}(?:\.|{_DOT}){_CLOSE}| (?:{_DOT}) )"  # a full stop, in brackets, as a word
+# "anna (at) web (dot) de", "anna @ web.de", "anna arroba correo punto es", "anna@web . de"
+_SPELT_OUT = PrefilteredPattern(
+    rf"(?i)(?<![A-Za-z0-9À-ɏ._%+-]){_NAME}(?:{_POINT}{_NAME}){{0,3}}"
+    rf"(?:(?:{_OPEN}(?:@|at|{_AT}){_CLOSE}| ?(?:{_AT}) ?| @ ){_HOST}(?:{_POINT}{_HOST}){{0,3}}{_POINT}{_TLD}"
+    rf"| ?@ ?{_HOST}(?:\.{_HOST}){{0,2}}(?: \. ?|\. |{_OPEN}(?:\.|{_DOT}){_CLOSE})(?:{_SURE_TLD})(?![A-Za-z0-9]))",
+    rf" ?@ |@[^\s@]{{1,60}} ?[ \[({{<]|{_OPEN}(?:@|at|{_AT}){_CLOSE}|{_AT}",
 )
-_SPOKEN = CaseInsensitivePattern(
-    r"(?<![\w.])[A-Za-z0-9_%+-]{2,40}(?:(?: dot |\.)[A-Za-z0-9_%+-]{2,40}){0,3} at [A-Za-z0-9-]{2,40}"
-    r"(?: dot |\.)(?:com|org|net|de|fr|es|it|pt|nl|pl|se|io|edu|gov|co\.uk|eu)\b"
+_SPOKEN = PrefilteredPattern(
+    rf"(?i)(?<![\w.]){_NAME}(?:(?: dot | punkt |\.){_NAME}){{0,3}} at {_HOST}(?: dot {_HOST})?"
+    rf"(?P<dot> dot | punkt |\.){_TLD}",
+    r" at [a-z0-9.-]{1,40} ?(?:\.|dot|punkt)",
 )
+_REACH_OF_LABEL = 40  # characters before "name at domain.com" in which a word such as "mail" stands
 _NO_PERSON = frozenset(("git", "hg", "svn"))  # git@github.com:owner/name.git names no one
 
 # Digits in groups. The number library, the grouping and the words before it decide whether it is a phone number.
 _PHONE = re.compile(
-    r"(?<![A-Za-z0-9_À-ɏ.@/=&#-])(?<!\d[:,])(?:\+|\(\+?|00(?=[1-9 ]))?\d(?:[ \u00a0.\-–/()]{0,3}\d){5,18}(?:(?: ?x"
+    r"(?<![A-Za-z0-9_À-ɏ.@/=&#-])(?<!\d[:,])(?:\+|\(\+?|00(?=[1-9 ]))?\d(?:[ .\-/()]{0,3}\d){5,18}(?:(?: ?x"
     r"|,? ?ext\.?:? ?| ?# ?| Durchwahl | poste | int\. | interno | ramal | toestel "
     r"| wewn\. )(?P<extension>\d{1,6}))?(?![A-Za-z0-9_À-ɏ@]|[.,:]\d|[-/]\d)"
 )
-_SURE_WORDS = (
-    r"tel|telephone|telefon\w*|t[ée]l[ée]phone|tel[ée]fono|telefone|telefoon\w*|phone|cell|mobile|mobil\w*|m[óo]vil"
-    r"|cellulare|celular|handy\w*|gsm|fax|whatsapp|sms|call|text|rufnummer\w*|telem[óo]vel|kom[óo]rk\w*"
-)
-_SURE_CUE = CaseInsensitivePattern(rf"(?:\b(?:{_SURE_WORDS})\b|[☎📞📱✆])[^\n\d]{{0,24}}\Z")
-_CUE = CaseInsensitivePattern(
-    rf"(?:\b(?:{_SURE_WORDS}|phones|mob|portable|signal|telegram|called|calling|texted|reach|ring|dial|hotline|anrufen"
-    r"|ruf|erreichbar|erreichen|appeler|appelez|appelle|joindre|joignable|llama\w*|ll[áa]me\w*|chiama\w*|contatt\w*"
-    r"|liga\w*|ligue|contacto|bel|bellen|bereikbaar|zadzwo\w*|dzwo\w*|numer telefonu|n[åa]s|number|numbers|nummer"
-    r"|num[ée]ro|n[úu]mero|numer|digits|contact|ph|t|m|f|p)\b|[☎📞📱✆])[^\n\d]{0,24}\Z"
-)
-_NO_PHONE = CaseInsensitivePattern(
-    r"\b(?:order|invoice|ticket|isbn|issn|ean|upc|sku|serial|version|timestamp|time|ts|epoch|unix|hash|commit|build"
-    r"|pid|id|ids|uuid|ref|reference|tracking|case|batch|lot|port|bestellung|rechnung\w*|auftrag\w*|commande|facture"
-    r"|pedido|factura|fattura|ordine|fatura|bestelling|factuur|zam[óo]wieni\w*|faktur\w*|order\w*|seed|offset|bytes"
-    r"|size|token|doi|account|konto\w*|iban|cuenta|conto|conta|rekening)\b[^\n\w]{0,3}(?:(?:number|nr|no|id|num|nummer"
-    r"|num[ée]ro|n[úu]mero|numero|numer|key|is|was)\b[^\n\w]{0,3}){0,2}\Z"
-)
+_REACH = 24  # characters between a label and a number
+# Labels right before a number that is no phone number.
+_OTHER_KINDS = ("OTHER", "ACCOUNT", "CARD", "GOVERNMENT_ID", "CUSTOMER_ID", "DEVICE_ID", "VEHICLE", "PIN")
 _DATE = re.compile(
-    r"\d{1,2}[./-]\d{1,2}[./-](?:19|20)?\d\d|(?:19|20)\d\d(?:[./-]\d{1,2}[./-]\d{1,2}| ?[-–] ?(?:19|20)\d\d)"
+    r"(?:\d{1,2}[./-]\d{1,2}[./-](?:19|20)?\d\d"
+    r"|(?:19|20)\d\d(?:[./-]\d{1,2}[./-]\d{1,2}| ?- ?(?:19|20)\d\d))(?![./-]?\d)"
 )
 _YEAR = re.compile(r"(?:19|20)\d\d[-/ ]")  # and a running number
 _DECIMAL = re.compile(r"\d+\.\d+\Z")  # "9283.530700": a time, a measurement
 _UNIT = re.compile(
     r" ?(?:ms|µs|us|ns|s|sec|seconds?|kg|g|mg|km|cm|mm|m|kB|KB|MB|GB|TB|bytes?|Hz|kHz|MHz|GHz|W|kWh|V|%|€|\$)(?![\w])"
 )
-# Groupings that phone numbers have and other numbers hardly: (555) 123-4567, 06 12 34 56 78, 070-123 45 67.
-_SHAPE = re.compile(
-    r"(?:\+?1[ .-]?)?(?:\(\d{3}\) ?\d{3}[ .-]\d{4}|\d{3}([ .-])\d{3}\1\d{4})|0\d(?:([ .-])\d\d)(?:\2\d\d){3}"
-    r"|0\d{1,4}(?:[ /-]|[ ]?[/-][ ]?)\d{2,4}(?:[ -]?\d{2,4}){1,3}|\(0\d{1,5}\)[ -]{0,2}\d{2,8}(?:[ -]\d{2,6}){0,3}"
-    r"|\(\+?\d{2,3}\) \d{2,3} \d{3} \d{3}|0\d{2,4}[ /-]\d{5,9}|\(\d{2}\) ?9?\d{4}-\d{4}"
-)
-# Countries whose national numbers are read in a text of this language.
-_REGIONS = {
-    "en": "US GB AU IN IE", "de": "DE AT CH", "fr": "FR BE CH CA", "es": "ES MX AR CO CL", "it": "IT CH",
-    "pt": "PT BR", "nl": "NL BE", "pl": "PL", "sv": "SE FI",
-}  # fmt: skip
-_OTHER_REGIONS = "US GB DE FR ES IT PL"
-
+_FORMS = read_data_file("data/numbers")
+_SHAPE = re.compile("|".join(_FORMS["phone_groupings"].values()))
+_REGIONS = {language: regions.split() for language, regions in _FORMS["phone_regions"].items()}
+_MOBILE = {language: re.compile(pattern) for language, pattern in _FORMS["mobile_phones"].items()}
+_NO_DIGITS = re.compile(r"[^\n\d]*")
 _IPV4 = re.compile(r"\d(?<![\w.-]\d)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?![\w-]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])")
 _VERSION = CaseInsensitivePattern(r"(?:\bv|version|release|firmware|build|==|>=|<=|~=)[^\n\w]{0,3}\Z")
-# No person's address.
-_PUBLIC_RESOLVERS = ("8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9", "208.67.222.222", "208.67.220.220")
 
 
 def find_emails(text: str) -> Iterator[Span]:
     """Yields the spans of e-mail addresses. Takes linear time.
 
-    Spelled-out addresses are found, too: "name (at) domain (dot) com", "name at domain dot com".
+    Spelled-out addresses are found, too: "name (at) domain (dot) com", "name arroba domain punto es".
     """
     at = text.find("@")
     while at >= 0:
@@ -91,12 +81,16 @@ def find_emails(text: str) -> Iterator[Span]:
             if start < at and text[start:at] not in _NO_PERSON:
                 yield Span(start, domain.end(), "EMAIL")
         at = text.find("@", domain.end() if local and domain else at + 1)
-    lower = text.lower()
-    if any(mark in lower for mark in ("at)", "at]", "at}", "at>", " @ ")):
-        yield from (Span(*match.span(), "EMAIL", 0.7) for match in _SPELT_OUT.finditer(text))
-    if " at " in lower:
-        spoken = (match for match in _SPOKEN.finditer(text) if " dot " in match[0].lower())
-        yield from (Span(*match.span(), "EMAIL", 0.6) for match in spoken)
+    for match in _SPELT_OUT.finditer(text):
+        yield Span(*match.span(), "EMAIL", 0.7)
+    for match in _SPOKEN.finditer(text):
+        labels = labels_before(text, match.start(), _REACH_OF_LABEL)
+        if (
+            " dot " in match[0].lower()
+            or " punkt " in match[0].lower()
+            or any(label.kind == "EMAIL" for label in labels)
+        ):
+            yield Span(*match.span(), "EMAIL", 0.6)
 
 
 def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[Span]:
@@ -113,22 +107,26 @@ def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[
     """
     for match in _PHONE.finditer(text):
         number = text[match.start() : match.start("extension")].rstrip("xet .:,#") if match["extension"] else match[0]
-        before = text[max(0, match.start() - 48) : match.start()]
         num_digits = sum(map(str.isdigit, number))
-        if not 7 <= num_digits <= 15 or _DATE.match(number) or _IPV4.match(number) or _NO_PHONE.search(before):
+        if not 7 <= num_digits <= 15 or _DATE.match(number) or _IPV4.match(number):
+            continue
+        label = label_before(text, match.start(), _REACH, passing=("CONTACT", "EMAIL", "BORN"))
+        is_direct_label = label is not None and is_direct(text, label.end, match.start())
+        if label is not None and label.kind in _OTHER_KINDS and is_direct_label:
             continue
         if number.startswith(("+", "(+", "00")):
             score = 1.0 if _is_possible(number.replace("(0)", "")) else 0.0
         elif _UNIT.match(text, match.end()):
             continue
         else:
-            score = _score_national(text, match, number, before, language, is_personal)
+            kind = label.kind if label and _NO_DIGITS.fullmatch(text, label.end, match.start()) else ""
+            score = _score_national(text, match, number, kind, language, is_personal)
         if score:
             yield Span(*match.span(), "PHONE", score)
 
 
 def _score_national(
-    text: str, match: re.Match[str], number: str, before: str, language: str, is_personal: bool
+    text: str, match: re.Match[str], number: str, label: str, language: str, is_personal: bool
 ) -> float:
     """Returns the score of a number without a country code; 0 if it is no phone number.
 
@@ -136,12 +134,12 @@ def _score_national(
         text: The text.
         match: The match of the number, with its extension.
         number: The number without its extension.
-        before: The 48 characters before the number.
+        label: The kind of the label before the number; empty if there is none.
         language: The language of the text (ISO 639-1).
         is_personal: Another detector found personal data in the text.
     """
-    regions = _REGIONS.get(language, _OTHER_REGIONS).split()
-    is_announced = bool(_SURE_CUE.search(before))
+    regions = _REGIONS.get(language, _REGIONS["other"])
+    is_announced = label == "PHONE"
     is_grouped = not number.isdigit()
     if not is_announced and _DECIMAL.match(number):
         return 0.0
@@ -149,7 +147,9 @@ def _score_national(
         return 0.9
     if not is_announced and _YEAR.match(number):
         return 0.0
-    if is_announced or (_CUE.search(before) and _is_phone_number(number, regions, valid=not is_grouped)):
+    if is_announced or (language in _MOBILE and _MOBILE[language].fullmatch(number)):
+        return 0.8
+    if label in ("CONTACT", "HANDLE") and _is_phone_number(number, regions, valid=not is_grouped):
         return 0.8
     is_expected = not is_grouped and number[0] != "1" and (is_personal or _is_signature(text, match))
     if is_expected and _is_phone_number(number, regions, valid=True):
@@ -171,7 +171,7 @@ def _is_amount(number: str, language: str) -> bool:
 
     In Spanish, Portuguese and Polish, three groups of three digits are a phone number instead.
     """
-    groups = re.split(r"[ \u00a0.]", number)
+    groups = re.split(r"[ .]", number)
     has_trunk = number[0] == "0"
     if len(groups) == 1 and "-" in number and not has_trunk:
         return True
@@ -221,6 +221,6 @@ def find_ip_addresses(text: str) -> Iterator[Span]:
 
 def _is_public(address: str) -> bool:
     try:
-        return ipaddress.ip_address(address).is_global and address not in _PUBLIC_RESOLVERS
+        return ipaddress.ip_address(address).is_global and address not in _FORMS["ip_addresses"]["resolvers"].split()
     except ValueError:
         return False

@@ -1,74 +1,30 @@
 """Finds places that tell something about a person: after "I live in", or listed towns in a text about a person."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 
-from eyas.privacy.case_insensitive import CaseInsensitivePattern
 from eyas.privacy.dictionary import is_known
+from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import PARTICLES, Lexicon
-from eyas.privacy.words import NAMED_THINGS
+from eyas.privacy.word_lists import PARTICLES, Lexicon, read_words
+from eyas.privacy.words import NAMED_THINGS, Words, split_words
 
 UNLISTED_SCORE = 0.5  # of a place in no list of towns, after a phrase that announces a place
 WEAK_SCORE = 0.3  # of a place in no list of towns, after a preposition: a person may follow it, too
-_BEFORE = 60  # characters before a place in which a phrase announces it
 _NAME = r"(?!\d)[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
 _NAMES = re.compile(
     rf"(?<![\w.@/_-])(?:St\. |(?:La|Le|El|Los|Las|San|Les|O) |L['’]|Sant['’]|D['’])?{_NAME}"
     rf"(?:(?: (?:am|an der|de|da|do|dos|del|della|di|la|upon|aan den|aan de|sur) | |-){_NAME}){{0,3}}(?![\w@_(])"
 )
-_LIVES = CaseInsensitivePattern(
-    r"(?:\b(?:live[sd]?|living|born|based|reside[sd]?|residing|located|grew up|raised|moved|moving|relocated"
-    r"|hometown is|city is|town is)(?: (?:in|to|from|near|at|right|here|now|currently|back|over|up|down|of))* "
-    r"|\b(?:i'?m|i am|we'?re|comes?) from |\bhere in |\bresident of "
-    r"|\b(?:wohn\w*|leb[et]\w*|geboren|komme|kommt|stamm\w*|umgezogen|zieh\w*|zog) (?:(?:jetzt|seit \d+|derzeit|zurzeit"
-    r"|immer|noch) )*(?:in|aus|nach|bei) "
-    r"|\b(?:j'habite|habite|habitons|vis|vit|née?|viens|vient|domicilié|installée?|déménagé)(?: actuellement"
-    r"| maintenant)? (?:à|de|sur|d'|près de) ?"
-    r"|\b(?:vivo|vive|vivimos|nac[ií]|nació|soy|resido|reside|vengo|mudé) (?:actualmente )?(?:en|de|a|cerca de) "
-    r"|\b(?:abito|abita|vivo|vive|nato|nata|vengo|viene|risiede|residente|trasferit[oa]) (?:attualmente )?(?:a|in|da"
-    r"|di|vicino a) "
-    r"|\b(?:moro|mora|moram|vivo|vive|vivem|nasci|nasceu|sou|resido|mudei|viver|morar) (?:atualmente )?"
-    r"(?:em|no|na|de|do|da|para) "
-    r"|\b(?:woon|woont|wonen|geboren|kom|komt|verhuisd)(?: nu| momenteel| sinds \d+)? (?:in|uit|naar|te) "
-    r"|\b(?:mieszkam|mieszka|mieszkamy|urodzi\w+(?: się)?|pochodzę|pochodzi"
-    r"|przeprowadzi\w+(?: się)?)(?: obecnie)? (?:we?|z|ze|do|pod) "
-    r"|\b(?:bor|bodde|född|kommer|flyttade|flyttat|flyttar)(?: nu| just nu)? (?:i|från|till|på) "
-    r"|\b(?:city|town|location|ort|wohnort|stadt|geburtsort|place of birth|birthplace|ville|lieu de naissance|ciudad"
-    r"|localidad|lugar de nacimiento"
-    r"|citt[àa]|luogo di nascita|comune|cidade|localidade|naturalidade|plaats|woonplaats|geboorteplaats|miasto"
-    r"|miejscowo[śs][ćc]|miejsce urodzenia|ort|stad|f[öo]delseort)\"?\s?[:=]\s?\"?)\Z"
-)
-
-# Journeys and stays: after them a capitalized word is a place where the text holds a person besides.
-_STAYS = CaseInsensitivePattern(
-    r"(?:\b(?:arriv\w+|stay(?:s|ing|ed)?|settled|holidays?|vacation|trip|wedding|married|drives?|driving|drove"
-    r"|flight|fly(?:ing)?|flew|travel\w*|visit(?:s|ing|ed)?|back|home|house|flat|apartment|clinic|hospital|school|works?"
-    r"|working|studies|studying|party|weekend|retire[ds]?|office|job) (?:\w+ )?(?:in|to|at|from|near|for) "
-    r"|\b(?:angekommen|ankommen|urlaub|reise|ferien|hochzeit|wohnung|haus|fahr[et]\w*|fliegt?|fliege|arbeitet|studiert"
-    r"|heiratet|treffen|besuch\w*|klinik|praxis|schule) (?:\w+ )?(?:in|nach|aus|bei) |\baus (?=[^ ]+(?:[,.?!\n]|$))"
-    r"|\bnach (?=[^ ]+(?: \w+)? (?:gezogen|umgezogen|gefahren|ziehen|ziehe|zieht|fahren))"
-    r"|\b(?:arriv\w+|install\w+|vacances|voyage|mariage|appartement|maison|travaille|partir|part|étudie|médecin"
-    r"|déménage\w*|retraite) (?:\w+ )?(?:à|de|pour|d'|près de) ?"
-    r"|\b(?:mudar\w*|mudo|muda|instalad\w+|llega\w*|vacaciones|viaje|boda|piso|casa|trabaja|estudia|viaja\w*) "
-    r"(?:\w+ )?(?:en|a|de|para) "
-    r"|\b(?:arriv\w+|vacanza|vacanze|viaggio|matrimonio|sposan?o?|casa|lavora|studia|trasferi\w+|traslo\w+) "
-    r"(?:\w+ )?(?:a|in|di|da|per) "
-    r"|\b(?:cheg\w+|viver|férias|viagem|casamento|casa|trabalha|estuda|mudar\w*|mudou\w*|viaja\w*) (?:\w+ )?"
-    r"(?:a|em|para|de|no|na) "
-    r"|\b(?:aangekomen|vakantie|reis|bruiloft|huis|appartement|werkt|studeert|trouwt|trouwen|verhui\w+) (?:\w+ )?"
-    r"(?:in|naar|te|uit) |\bnaar (?=[^ ]+ (?:verhuisd|verhuist|verhuizen))"
-    r"|\b(?:przyjecha\w+|jedzie|jadę|jedziemy|wakacje|wyjazd|ślub|mieszkanie|pracuje|studiuje|wyjechał\w*) (?:\w+ )?"
-    r"(?:do|w|we|z|ze|na) "
-    r"|\b(?:anlän\w+|semester|resa|reser|åker|bröllop|lägenhet|jobbar|studerar|flyttat|flyttar) (?:\w+ )?"
-    r"(?:i|till|från|på) )\Z"
-)
-_ARRIVED = re.compile(r" (?:angekommen|gezogen|umgezogen|gelandet|verhuisd|aangekomen|gefahren|geflogen)\b")
-# Before a place in any sentence, where the text is personal.
-_PREPOSITION = re.compile(
-    r"(?:\b(?:in|near|to|from|at|nach|bei|aus|à|en|vers|hacia|hasta|desde|a|da|em|para|w|we|do|z|i|till|från|naar|te|uit)"
-    r" |d')\Z"
-)
+_PREPOSITIONS = read_words("prepositions_of_places")
+_GENITIVES = ("de", "di", "do", "da", "du")  # after a house or a wedding, a person follows: "a casa da Anna"
+_TABLES = ("words_of_living", "words_of_stays")
+_REACH_OF_LIVING, _REACH_OF_STAYS = 4, 2  # words before a preposition
+_VERB_LAST = ("de", "nl")  # languages whose verb follows the place: "nach Kiel gezogen"
+_CLAUSE_END = re.compile(r"[.!?;\n]")
+_ELIDED = re.compile(r"\s?[dD]['’]\Z")
+_LABEL_END = re.compile(r"[\"']?\s?[:=]\s?[\"']?\Z")
 _FEW_CAPITALS = ("es", "fr", "it", "pt", "pl")  # languages without capitals on months, weekdays, languages
 # After a person: "Anna from Kelthorpe", "Anna, 34, aus Kelthorpe".
 _FROM = re.compile(r"(?:,? ?\(?\d{1,2}\)?(?: \w+)?)?,? (?:from|of|aus|di|da|de|do|uit|z|ze|från|d') ?\Z")
@@ -90,21 +46,60 @@ def find_places(
         is_personal: The text is about a person: it names one, or holds an e-mail address.
         name_ends: The end positions of people's names in the text.
     """
+    announced = _Announcements(split_words(text), language)
     for match in _NAMES.finditer(text):
         start = match.start()
-        lives = bool(_LIVES.search(text, max(0, start - _BEFORE), start))
+        lives, stays, preposition = announced.before(start, match.end())
         if not lives and not is_personal:
             continue
-        preposition = lives or bool(_PREPOSITION.search(text, max(0, start - 8), start))
         length = _city_length(match[0], lexicon, preposition)
         if length:
             yield Span(start, start + length, "LOCATION", 0.8 if lives else 0.5)
         elif _is_place(match[0], lexicon):
-            moves = _STAYS.search(text, max(0, start - _BEFORE), start) or _ARRIVED.match(text, match.end())
-            if lives or moves or _is_behind_person(text, start, name_ends):
+            if lives or stays or _is_behind_person(text, start, name_ends):
                 yield Span(start, match.end(), "LOCATION", UNLISTED_SCORE)
             elif preposition and _is_unknown(match[0], language):
                 yield Span(start, match.end(), "LOCATION", WEAK_SCORE)
+
+
+class _Announcements:
+    """The words of a text that announce a place: "live", "moved" (living), "trip", "arrived" (a stay)."""
+
+    def __init__(self, words: Words, language: str) -> None:
+        self.words = words
+        self.verb_is_last = language in _VERB_LAST
+        self.tables: dict[int, set[str]] = {}  # end of a word or phrase -> its tables
+        for _, end, table in load_matcher(_TABLES, language).find(words):
+            self.tables.setdefault(end, set()).add(table)
+
+    def before(self, start: int, end: int) -> tuple[bool, bool, bool]:
+        """Returns if words of living, if words of a stay, and if a preposition stand before text[start:end].
+
+        A verb may also stand right after it: "nach Kiel gezogen".
+        """
+        words, text = self.words, self.words.text
+        last = bisect_left(words.starts, start) - 1
+        if last < 0:
+            return False, False, False
+        gap = text[words.ends[last] : start]
+        if _LABEL_END.search(gap):  # "City: Kiel"
+            return "words_of_living" in self.tables.get(words.ends[last], ()), False, False
+        is_elided = _ELIDED.match(gap) is not None
+        if not is_elided and (gap.strip() or words.lowers[last] not in _PREPOSITIONS):
+            return False, False, False
+        lives = stays = False
+        first = last if is_elided else last - 1
+        may_stay = is_elided or words.lowers[last] not in _GENITIVES
+        for distance, i in enumerate(range(first, max(-1, first - _REACH_OF_LIVING), -1)):
+            if _CLAUSE_END.search(words.gap(i)):
+                break
+            tables = self.tables.get(words.ends[i], ())
+            lives |= "words_of_living" in tables
+            stays |= may_stay and "words_of_stays" in tables and distance < _REACH_OF_STAYS
+        following = bisect_left(words.starts, end)
+        if self.verb_is_last and following < len(words) and text[end : words.starts[following]] == " ":
+            stays |= bool(self.tables.get(words.ends[following]))
+        return lives, stays, True
 
 
 def _is_behind_person(text: str, start: int, name_ends: frozenset[int]) -> bool:

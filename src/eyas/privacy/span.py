@@ -4,14 +4,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
-# An ACCOUNT is an IBAN, a bank account, a routing number or a wallet of a crypto currency.
+# ACCOUNT: an IBAN, a bank account, a routing number or a wallet of a crypto currency. SECRET: a key, a password, a PIN,
+# a session cookie. GOVERNMENT_ID: also a driving license. DEVICE_ID: a MAC address or an IMEI. VEHICLE: a VIN or a
+# number plate. CUSTOMER_ID: the number of a customer, a member or an insurance. HANDLE: a user name in social media.
 EntityKind = Literal[
-    "PERSON", "LOCATION", "ADDRESS", "EMAIL", "PHONE", "CARD", "ACCOUNT", "GOVERNMENT_ID", "SECRET", "IP_ADDRESS"
-]
+    "PERSON", "LOCATION", "ADDRESS", "EMAIL", "PHONE", "CARD", "ACCOUNT", "GOVERNMENT_ID", "SECRET", "IP_ADDRESS",
+    "DEVICE_ID", "VEHICLE", "COORDINATES", "CUSTOMER_ID", "HANDLE", "BIRTH_DATE",
+]  # fmt: skip
 KINDS: tuple[EntityKind, ...] = get_args(EntityKind)
 DROPPED_BY_DEFAULT: tuple[EntityKind, ...] = ("SECRET", "CARD", "ACCOUNT", "GOVERNMENT_ID", "ADDRESS")
+REPLACED_BY_DEFAULT: tuple[EntityKind, ...] = tuple(kind for kind in KINDS if kind not in DROPPED_BY_DEFAULT)
 # Two spans that overlap become one span, with the kind that comes first here. Kinds that drop a record come first.
-_PRECEDENCE = (*DROPPED_BY_DEFAULT, "EMAIL", "IP_ADDRESS", "PHONE", "PERSON", "LOCATION")
+_PRECEDENCE = (
+    *DROPPED_BY_DEFAULT, "EMAIL", "IP_ADDRESS", "DEVICE_ID", "VEHICLE", "COORDINATES", "BIRTH_DATE", "CUSTOMER_ID",
+    "PHONE", "HANDLE", "PERSON", "LOCATION",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, order=True)
@@ -23,12 +30,14 @@ class Span:
         end: Index after its last character: the value is text[start:end].
         kind: One of KINDS, for example "EMAIL".
         score: How sure the detector is, in (0, 1].
+        rule: The detector and the rule that found it, for example "builtin.card". `eyas prompts --explain` prints it.
     """
 
     start: int
     end: int
     kind: str
     score: float = 1.0
+    rule: str = ""
 
     def __post_init__(self) -> None:
         assert 0 <= self.start < self.end, "a span holds at least one character"
@@ -54,15 +63,16 @@ class Detector(Protocol):
 def merge_spans(spans: Iterable[Span]) -> list[Span]:
     """Joins spans that overlap, and returns the result in the order of the text.
 
-    The result covers the same characters as `spans`. A joined span has the highest score of its parts, and the kind
-    that comes first in _PRECEDENCE.
+    The result covers the same characters as `spans`. A joined span has the kind that comes first in _PRECEDENCE, and
+    the score and the rule of its most certain part.
     """
     merged: list[Span] = []
     for span in sorted(spans):
         if merged and span.start < merged[-1].end:
             last = merged[-1]
             kind = min(last.kind, span.kind, key=_PRECEDENCE.index)
-            merged[-1] = Span(last.start, max(last.end, span.end), kind, max(last.score, span.score))
+            sure = max(last, span, key=lambda part: part.score)
+            merged[-1] = Span(last.start, max(last.end, span.end), kind, sure.score, sure.rule)
         else:
             merged.append(span)
     return merged

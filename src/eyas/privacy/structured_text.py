@@ -46,6 +46,7 @@ _ARRAY = re.compile(r"\s{0,4}\[([^\[\]{}]{2,4000})\]")
 _STRING = re.compile(r"[\"']([^\"'\n]{2,60})[\"']")
 _TAG = re.compile(r"<([A-Za-zÀ-ÿ][\w:.-]{1,40})(?:\s[^<>]{0,80})?>([^<>\n]{2,100})</")
 _ROW = re.compile(r"(?m)^[ \t]*\|?[ \t]*\**([^\n|*]{2,40}?)\**[ \t]*\|[ \t]*([^\n|]{2,100}?)[ \t]*\|?[ \t]*$")
+_MAX_ABBREVIATION = 4  # characters, with the full stop: "Dr.", "Mlle"
 _CODE = ("(", "[", ".", "<", "{", "::", "->")
 _NEIGHBORS = 3  # fields on each side that say whether a bare "name" is a person's
 
@@ -71,7 +72,7 @@ class Cell(NamedTuple):
 
     def to_span(self, kind: str) -> Span:
         """Returns the span of the part, with the kind `kind`."""
-        return Span(self.start, self.start + len(self.text), kind, 0.8)
+        return Span(self.start, self.start + len(self.text), kind, 0.8, "builtin.field")
 
 
 Rows = list[list[Cell]]
@@ -367,7 +368,9 @@ def _check_value(
         return _Field(label, value if matcher.fits(label, value.text) else None, is_whole)
     if parse_label(value.text) is not None:  # "customer: Customer", a type
         return _Field(label, None, is_whole)
-    is_closed = is_quoted or not text.startswith(("(", "[", "<", ";", "."), value.start + len(value.text))
+    end = value.start + len(value.text)
+    is_pair = text.startswith(";", end) and text[end + 1 : end + 2].isalpha()  # "name=Anna;age=31"
+    is_closed = is_quoted or is_pair or not text.startswith(("(", "[", "<", ";", "."), end)
     if is_closed and matcher.is_name(value.text, sure, any_case=is_quoted or (sure and is_whole)):
         return _Field(label, value, is_whole)
     name = "" if is_quoted else _read_name(value.text, matcher, sure)
@@ -387,6 +390,8 @@ def _read_name(value: str, matcher: ValueMatcher, sure: bool) -> str:
     words = value.split(" ")[:6]
     for size in range(min(4, len(words) - 1), 1, -1):
         name = " ".join(words[:size]).rstrip(".")
+        if any(word.endswith(".") and len(word) > _MAX_ABBREVIATION for word in words[: size - 1]):
+            continue  # the name is at the end of a sentence: "Anna Fifita. The"
         if matcher.is_name(name, sure) and words[size][:1].islower() != words[size - 1][:1].islower():
             return name
     return ""

@@ -12,18 +12,28 @@ import os
 import re
 import secrets
 import unicodedata
+from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 from eyas.base.errors import InputError
 from eyas.base.storage import convert_write_errors
-from eyas.privacy.case_insensitive import strip_accents
+from eyas.privacy.case_insensitive import plain_text, strip_accents
+from eyas.privacy.cjk_words import CJK_LANGUAGES, is_cjk, surname_size
+from eyas.privacy.name_shapes import find_fitting_names, find_inflection
 from eyas.privacy.word_lists import LANGUAGES, PARTICLES, city_names, person_names
 
 FIRST, LAST = "first", "last"  # the roles of a name's part
-_LOCALES = {language: f"{language}_{language.upper()}" for language in LANGUAGES} | {"en": "en_US", "sv": "sv_SE"}
+_LOCALES = {language: f"{language}_{language.upper()}" for language in LANGUAGES}
+_LOCALES |= {"en": "en_US", "sv": "sv_SE", "zh": "zh_CN", "ja": "ja_JP", "ko": "ko_KR"}
 _INITIALS = tuple("ABCDEFGHJKLMNPRSTVW")
 _DOMAINS = ("example.com", "example.org", "example.net")  # reserved by RFC 2606
 _NETWORKS = ("192.0.2.", "198.51.100.", "203.0.113.")  # for documentation, RFC 5737; IPv6 by RFC 3849
+_ALPHABETS = ("abcdefghijklmnopqrstuvwxyz",)
+_LETTERS = {"DEVICE_ID": ("abcdef", *_ALPHABETS), "VEHICLE": ("abcdefghjklmnprstuvwxyz", "авекмнорстух")}
+# Kind -> digits of a number -> the numbers from which its surrogate is picked.
+_WIDTHS = {"COORDINATES": {1: (1, 9), 2: (10, 59), 3: (100, 179)}, "BIRTH_DATE": {1: (1, 9), 2: (1, 12)}}
+_MAX_DAY, _YEARS = 31, 3  # a year of birth changes by three years at most
 _PART = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _STREETS = {
     "en": "{number} {name} Street",
@@ -35,6 +45,9 @@ _STREETS = {
     "nl": "{name}straat {number}",
     "pl": "ul. {name} {number}",
     "sv": "{name}gatan {number}",
+    "zh": "{name}家路{number}号",
+    "ja": "{name}町{number}",
+    "ko": "{name}로 {number}",
 }
 KEY_VARIABLE = "EYAS_PRIVACY_KEY"
 MIN_KEY_BYTES = 16
@@ -46,8 +59,17 @@ def name_parts(name: str) -> list[re.Match[str]]:
 
     "Ana de la Cruz" -> "Ana", "Cruz". An initial counts as a word.
     """
-    parts = _PART.finditer(name)
+    parts = [part for word in _PART.finditer(name) for part in (_split_cjk(word) if is_cjk(word[0]) else (word,))]
     return [part for part in parts if part[0].casefold() not in PARTICLES or (len(part[0]) == 1 and part[0].isupper())]
+
+
+def _split_cjk(word: re.Match[str]) -> Iterator[re.Match[str]]:
+    """Yields the surname and the given name in a word of Chinese, Japanese or Korean: "王小明" -> "王", "小明"."""
+    size = 0 if re.search(r"[\s・·•＝]", word.string.strip()) else surname_size(word[0])
+    for start, end in ((word.start(), word.start() + size), (word.start() + size, word.end())):
+        part = re.compile(r".+").match(word.string, start, end)
+        if part:
+            yield part
 
 
 class Surrogates:
@@ -66,6 +88,7 @@ class Surrogates:
             language: The language of the record (ISO 639-1).
             avoid: Towns that are not returned, in lower case; used for the kind "LOCATION" only.
         """
+        language = _language_of(text, language)
         if kind == "LOCATION":
             return self._pick(kind, text, city_names(language), avoid)
         if kind == "EMAIL":
@@ -76,10 +99,19 @@ class Surrogates:
             return self._replace_phone_number(text)
         if kind == "ADDRESS":
             return self._replace_address(text, language)
+        if kind == "HANDLE":
+            name = self._replace_email(text, language).partition("@")[0].replace(".", "_")
+            return "@" * text.startswith("@") + name
+        if kind in _WIDTHS:
+            return re.sub(r"\d+", lambda group: self._replace_number(kind, text, group), text)
         return self._scramble(kind, text)
 
-    def replace_name_part(self, text: str, role: str, language: str, avoid: frozenset[str] = frozenset()) -> str:
+    def replace_name_part(
+        self, text: str, role: str, language: str, avoid: frozenset[str] = frozenset(), known: Collection[str] = ()
+    ) -> str:
         """Returns the surrogate of one word of a name: "Anna" -> "Clara", "anna" -> "clara", "J" -> "K".
+
+        The surrogate has the gender and the ending of the name, and its grammatical case: "Anny" -> "Klary".
 
         Args:
             text: The word.
@@ -87,10 +119,19 @@ class Surrogates:
             language: The language of the record (ISO 639-1).
             avoid: Words in lower case that are not returned: the words of the record, so that one person's name does
                 not become the surrogate of another person.
+            known: Names of the record in lower case, of which `text` may be an inflected form.
         """
-        if len(text) == 1:
+        if len(text) == 1 and not is_cjk(text):
             return _match_case(self._pick("INITIAL", text, _INITIALS), text)
-        return self._pick(f"PERSON.{role}", text, _list_names(role, language), avoid)
+        language = _language_of(text, language)
+        locale = _locale(language)
+        listed = _lower_names(role, locale)
+        form = None
+        if text.casefold() not in listed:
+            form = find_inflection(text, known, language) or find_inflection(text, listed, language)
+        name = form.nominative if form else text
+        choice = self._pick(f"PERSON.{role}", name, find_fitting_names(name, role, locale, language), avoid)
+        return form.apply(choice) if form else choice
 
     def _number(self, kind: str, value: str, below: int, attempt: int = 0) -> int:
         message = f"{kind}\0{attempt}\0{value}".encode("utf-8", "surrogatepass")
@@ -124,8 +165,7 @@ class Surrogates:
 
         The surrogate of a North American number (ten digits) ends with 555-01xx, which is reserved for fiction.
         """
-        digits = re.sub(r"\D", "", text)
-        places = [place for place, char in enumerate(text) if char.isdigit()]
+        digits = re.sub(r"\D", "", plain_text(text))
         fresh = [str(self._number(f"PHONE.{place}", digits, 10)) for place in range(len(digits))]
         if (len(digits) == 10 and digits[0] not in "01") or (len(digits) == 11 and digits[0] == "1"):
             fresh[-10] = str(self._number("PHONE.area", digits, 8) + 2)
@@ -138,10 +178,21 @@ class Surrogates:
         fresh[:num_kept] = digits[:num_kept]
         if "".join(fresh) == digits:
             fresh[-1] = str((int(digits[-1]) + 1) % 10)
-        result = list(text)
-        for place, digit in zip(places, fresh, strict=True):
-            result[place] = digit
-        return "".join(result)
+        following = iter(fresh)
+        return re.sub(r"\d", lambda old: _like_digit(next(following), old[0]), text)
+
+    def _replace_number(self, kind: str, text: str, group: re.Match[str]) -> str:
+        """Returns another number for a group of digits in a date or in coordinates. Their parts stay possible."""
+        old = int(group[0])
+        place, width = f"{kind}.{group.start()}", len(group[0])
+        low, high = _WIDTHS[kind].get(width, (0, 10**width - 1))
+        if kind == "BIRTH_DATE" and (width == 4 or old > _MAX_DAY):
+            low, high = old - _YEARS, old + _YEARS
+        elif kind == "COORDINATES" and text[: group.start()].endswith("."):
+            low, high = 0, 10**width - 1
+        new = low + self._number(place, _normalize(text), high - low + 1)
+        new = new if new != old else low if old == high else old + 1
+        return "".join(map(_like_digit, f"{new:0{width}d}", group[0]))
 
     def _replace_address(self, text: str, language: str) -> str:
         value = _normalize(text)
@@ -155,18 +206,40 @@ class Surrogates:
         value = _normalize(text)
         result = []
         for place, char in enumerate(text):
-            if char.isdigit():
-                char = str((int(unicodedata.digit(char, 0)) + 1 + self._number(f"{kind}.{place}", value, 9)) % 10)
+            if char.isdecimal():
+                digit = (int(char) + 1 + self._number(f"{kind}.{place}", value, 9)) % 10
+                char = _like_digit(str(digit), char)
             elif char.isalpha():
-                other = chr(ord("a") + self._number(f"{kind}.{place}", value, 26))
-                other = other if other != char.lower() else chr(ord("a") + (ord(other) - ord("a") + 1) % 26)
+                # Letters of other scripts stay, except those of Russian plates.
+                letters = next((some for some in _LETTERS.get(kind, _ALPHABETS) if char.lower() in some), char.lower())
+                others = letters.replace(char.lower(), "") or letters
+                other = others[self._number(f"{kind}.{place}", value, len(others))]
                 char = other.upper() if char.isupper() else other
             result.append(char)
         return "".join(result)
 
 
+def _language_of(text: str, language: str) -> str:
+    """Returns the language of a surrogate: English for a value in Latin letters inside a text of another script."""
+    return "en" if language in CJK_LANGUAGES and not any(map(is_cjk, text)) else language
+
+
+def _like_digit(digit: str, like: str) -> str:
+    """Returns a digit in the script of another digit: "7" like "٣" is "٧"."""
+    return chr(ord(like) - int(like) + int(digit))
+
+
+def _locale(language: str) -> str:
+    return _LOCALES.get(language, "en_US")
+
+
 def _list_names(role: str, language: str) -> tuple[str, ...]:
-    return person_names(role, _LOCALES.get(language, "en_US"))
+    return person_names(role, _locale(language))
+
+
+@cache
+def _lower_names(role: str, locale: str) -> frozenset[str]:
+    return frozenset(map(str.casefold, person_names(role, locale)))
 
 
 def _normalize(text: str) -> str:

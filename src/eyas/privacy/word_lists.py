@@ -1,8 +1,8 @@
 """Loads the word lists of the detectors, and joins them in one lexicon.
 
-There are two sources: the files in data/, and the names and towns of the installed package Faker (MIT). A file in data/
-holds tables. A table holds one text for each language: words between blanks, or phrases between commas. All entries are
-in lower case and none repeats (tests/privacy/test_word_lists.py checks this).
+There are two sources: the folders in languages/, and the names and towns of the installed package Faker (MIT).
+languages/README.md explains the files of a folder. All entries are in lower case and none repeats
+(tests/privacy/test_word_lists.py checks this).
 """
 
 import contextlib
@@ -25,8 +25,9 @@ from eyas.base.errors import EyasError
 from eyas.base.storage import write_atomic
 from eyas.privacy.case_insensitive import strip_accents
 
-LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt", "sv")
-DATA = Path(__file__).with_name("data")
+PACKAGE = Path(__file__).parent
+# A folder without words.toml holds labels only: names are not found in its language.
+LANGUAGES = tuple(sorted(path.parent.name for path in PACKAGE.glob("languages/??/words.toml")))
 _MAX_CACHED_FILES = 3  # lexicons
 _DIGEST_BYTES = 32  # at the beginning of a cached file
 _MIN_ACCENTED = 4  # letters of a word that people also write without its accents
@@ -39,54 +40,72 @@ _CORE_LOCALES = """
 _CITY_LOCALES = "de_AT de_CH de_DE nl_BE nl_NL pl_PL pt_PT sv_SE it_IT".split()  # noqa: SIM905
 _COUNTRY_LOCALES = "en_US de_DE fr_FR es_ES it_IT pt_PT nl_NL pl_PL sv_SE".split()  # noqa: SIM905
 _MAX_CITY_WORDS = 3
+_CJK_LOCALES = {"zh": ("zh_CN", "zh_TW"), "ja": ("ja_JP",), "ko": ("ko_KR",)}
 
 
 @cache
-def read_data_file(name: str) -> dict[str, Any]:
-    """Returns the tables of data/NAME.toml. Raises InputError if the file is missing or is not valid TOML."""
-    return load_toml(DATA / f"{name}.toml")
+def read_data_file(path: str) -> dict[str, Any]:
+    """Returns the tables of a TOML file of this package, for example "languages/de/words".
+
+    Args:
+        path: The path below this package, without ".toml".
+
+    Raises:
+        InputError: The file is missing or is not valid TOML.
+    """
+    return load_toml(PACKAGE / f"{path}.toml")
 
 
-def read_by_language(name: str, table: str, unaccented: bool = False) -> dict[str, frozenset[str]]:
+@cache
+def read_tables() -> dict[str, dict[str, str]]:
+    """Returns the tables of all language folders: table -> language -> text. Two files of a folder share no table."""
+    tables: dict[str, dict[str, str]] = {}
+    for path in sorted((PACKAGE / "languages").glob("*/*.toml")):
+        language = path.parent.name
+        for table, text in read_data_file(f"languages/{language}/{path.stem}").items():
+            assert language not in tables.setdefault(table, {}), f"{path} repeats the table {table}"
+            tables[table][language] = text
+    return tables
+
+
+@cache
+def tables_of_files(*names: str) -> frozenset[str]:
+    """Returns the tables of the files languages/*/NAME.toml for these names."""
+    paths = (path for name in names for path in (PACKAGE / "languages").glob(f"*/{name}.toml"))
+    return frozenset(table for path in paths for table in read_data_file(f"languages/{path.parent.name}/{path.stem}"))
+
+
+def read_by_language(table: str, unaccented: bool = False) -> dict[str, frozenset[str]]:
     """Returns the entries of a table: language -> entries. The key "any" holds entries of no single language.
 
     Args:
-        name: The name of a file in data/, without ".toml".
-        table: A table of that file. If the table has a comma, its entries are phrases between commas; else words.
+        table: The name of a table in the language folders. A text with a comma holds phrases; another one, words.
         unaccented: Adds each entry of at least four letters without its accents, too: "señor" and "senor".
     """
-    texts = read_data_file(name)[table]
-    separator = "," if any("," in text for text in texts.values()) else None
     found = {}
-    for language, text in texts.items():
-        entries = {" ".join(entry.split()) for entry in text.split(separator)} - {""}
+    for language, text in read_tables()[table].items():
+        entries = {" ".join(entry.split()) for entry in text.split("," if "," in text else None)} - {""}
         extra = {strip_accents(entry) for entry in entries if len(entry) >= _MIN_ACCENTED} if unaccented else set()
         found[language] = frozenset(entries | extra)
     return found
 
 
-def read_words(name: str, *tables: str, unaccented: bool = False) -> frozenset[str]:
-    """Returns the entries of several tables of data/NAME.toml, of all languages together.
-
-    Args:
-        name: The name of a file in data/, without ".toml".
-        *tables: Tables of that file.
-        unaccented: See `read_by_language`.
-    """
-    by_language = (read_by_language(name, table, unaccented) for table in tables)
+def read_words(*tables: str, unaccented: bool = False) -> frozenset[str]:
+    """Returns the entries of several tables, of all languages together. See `read_by_language`."""
+    by_language = (read_by_language(table, unaccented) for table in tables)
     return frozenset[str]().union(*(words for table in by_language for words in table.values()))
 
 
-def any_of(name: str, *tables: str) -> str:
+def any_of(*tables: str) -> str:
     """Returns a regular expression that matches any entry of these tables: "good morning|hello|hi"."""
-    entries = sorted(read_words(name, *tables), key=lambda entry: (-len(entry), entry))
+    entries = sorted(read_words(*tables), key=lambda entry: (-len(entry), entry))
     return "|".join(map(re.escape, entries))
 
 
 @cache
 def read_kinds(table: str) -> dict[str, str]:
     """Returns a table of data/entity_labels.toml as label -> kind: {"PER": "PERSON", ...}."""
-    kinds = read_data_file("entity_labels")[table]
+    kinds = read_data_file("data/entity_labels")[table]
     return {label: kind for kind, labels in kinds.items() for label in labels.split()}
 
 
@@ -97,9 +116,9 @@ def code_digest() -> str:
     It is part of the filter's digest, because a change of a rule or a list changes what the detectors find.
     """
     digest = hashlib.sha256()
-    for path in sorted((*DATA.parent.glob("*.py"), *DATA.glob("*.toml"))):
+    for path in sorted((*PACKAGE.glob("*.py"), *PACKAGE.rglob("*.toml"))):
         data = path.read_bytes()
-        digest.update(f"{path.name}\0{len(data)}\0".encode() + data)
+        digest.update(f"{path.relative_to(PACKAGE)}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()
 
 
@@ -127,8 +146,7 @@ def load_cached(prefix: str, version_key: str, build: Callable[[], bytes], max_f
     return memoryview(content)
 
 
-PARTICLES = read_words("first_names", "particles")  # inside a name: "Ana de la Cruz"
-PRONOUNS = read_by_language("first_names", "also_pronouns")
+PARTICLES = read_words("particles")  # inside a name: "Ana de la Cruz"
 
 
 @dataclass(frozen=True)
@@ -144,6 +162,8 @@ class Lexicon:
         cities: Towns, of up to three words joined by one space.
         core_names: First names of the countries where the nine languages are spoken.
         sure_names: First names that are no ordinary word. One of them, capitalized, is a name without more evidence.
+        female_names: First names of women.
+        male_names: First names of men.
     """
 
     first_names: frozenset[str]
@@ -154,6 +174,8 @@ class Lexicon:
     cities: frozenset[str]
     core_names: frozenset[str]
     sure_names: frozenset[str]
+    female_names: frozenset[str]
+    male_names: frozenset[str]
 
 
 @cache
@@ -170,14 +192,14 @@ def load_lexicon() -> Lexicon:
 
 def _build_lists() -> bytes:
     """Builds the fields of a Lexicon and returns them as JSON: {field: sorted words}."""
-    certain = read_words("first_names", "names_all_the_same")
+    certain = read_words("certain_first_names")
     persons = importlib.import_module("faker.providers.person")
     first, last = _read_names(module.name for module in pkgutil.iter_modules(persons.__path__))
     core = _read_names(_CORE_LOCALES)[0] | certain
-    states, capitalized = read_words("cities", "states"), read_words("common_words", "common_words")
-    stop = (_country_words() - states | capitalized | read_words("function_words", "function_words")) - certain
+    states, capitalized = read_words("states"), read_words("common_words")
+    stop = (_country_words() - states | capitalized | read_words("function_words")) - certain
     common = (stop | _lorem_words(core)) - certain
-    ambiguous = first & (common | read_words("first_names", "also_words")) - certain
+    ambiguous = first & (common | read_words("first_names_that_are_words")) - certain
     lists = {
         "first_names": first | certain,
         "last_names": last,
@@ -187,6 +209,8 @@ def _build_lists() -> bytes:
         "cities": _read_cities() - capitalized | states,
         "core_names": core,
         # Three letters are a word in some language, unless people of the nine languages bear the name.
+        "female_names": _read_names(_CORE_LOCALES, "female")[0],
+        "male_names": _read_names(_CORE_LOCALES, "_male")[0],
         "sure_names": frozenset(n for n in (first | certain) - ambiguous if len(n) > (2 if n in core else 3)),
     }
     return json.dumps({name: sorted(words) for name, words in lists.items()}, ensure_ascii=False).encode()
@@ -200,10 +224,38 @@ def person_names(part: str, locale: str) -> tuple[str, ...]:
         part: "first" for first names, "last" for last names.
         locale: A locale of Faker, for example "de_DE".
     """
-    provider = _provider("person", locale)
-    names = {name for attribute in dir(provider) if part in attribute for name in _read_list(provider, attribute)}
-    common = load_lexicon().common | read_words("first_names", "also_words")
+    names = _read_names_of(part, locale)
+    if locale[:2] in _CJK_LOCALES:
+        return tuple(sorted(names))
+    common = load_lexicon().common | read_words("first_names_that_are_words")
     return tuple(sorted(name for name in names if name.isalpha() and len(name) > 2 and name.casefold() not in common))
+
+
+def _read_names_of(part: str, locale: str) -> set[str]:
+    provider = _provider("person", locale)
+    return {
+        name
+        for attribute in dir(provider)
+        if part in attribute and not attribute.endswith("pairs")
+        for name in _read_list(provider, attribute)
+        if locale[:2] not in _CJK_LOCALES or (not name.isascii() and "{" not in name)
+    }
+
+
+def read_names_of(part: str, language: str) -> frozenset[str]:
+    """Returns Faker's first names or last names of Chinese, Japanese or Korean ("zh", "ja", "ko")."""
+    return frozenset[str]().union(*(_read_names_of(part, locale) for locale in _CJK_LOCALES[language]))
+
+
+def read_faker_words(language: str) -> frozenset[str]:
+    """Returns the words of Faker's sample texts in Chinese, Japanese or Korean, and those of its occupations."""
+    words = set[str]()
+    for locale in _CJK_LOCALES[language]:
+        words.update(re.split(r"[\W_]+", "/".join(_read_list(_provider("job", locale), "jobs"))))
+        words.update(_read_list(_provider("address", locale), "countries"))
+        with contextlib.suppress(ImportError):  # not all of them have sample texts
+            words.update(_provider("lorem", locale).word_list)
+    return frozenset(words)
 
 
 @cache
@@ -212,17 +264,26 @@ def city_names(language: str) -> tuple[str, ...]:
 
     They are cities of the language's country if Faker has a list of them, else large cities of the world.
     """
+    towns = read_by_language("towns").get(language)
+    if towns:
+        endings = tuple(read_by_language("endings_of_places")[language])
+        return tuple(sorted(town for town in towns if not town.endswith(endings)))
     locale = {"de": "de_DE", "nl": "nl_NL", "pl": "pl_PL", "sv": "sv_SE", "pt": "pt_PT"}.get(language)
     listed = _read_list(_provider("address", locale), "cities") if locale else _world_cities()
     return tuple(sorted({name for name in listed if " " not in name and name.isalpha()}))
 
 
-def _read_names(locales: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the words of all first names and the words of all last names in these locales of Faker."""
+def _read_names(locales: Iterable[str], gender: str = "") -> tuple[frozenset[str], frozenset[str]]:
+    """Returns the words of all first names and the words of all last names in these locales of Faker.
+
+    Args:
+        locales: The locales, for example "de_DE".
+        gender: "female" or "_male" returns only names that Faker lists for this gender.
+    """
     parts: dict[str, set[str]] = {"first": set(), "last": set()}
     for provider in (_provider("person", locale) for locale in locales):
         for attribute in dir(provider):
-            for part in (part for part in parts if part in attribute):
+            for part in (part for part in parts if part in attribute and gender in attribute):
                 for name in filter(_LATIN.match, _read_list(provider, attribute)):
                     parts[part].update(word.casefold().replace("’", "'") for word in re.split("[ -]", name))
     short = {word for words in parts.values() for word in words if len(word) < 2 or "." in word} | PARTICLES
@@ -259,7 +320,7 @@ def _read_cities() -> frozenset[str]:
 
 
 def _world_cities() -> list[str]:
-    return [" ".join(name.split()) for name in read_data_file("cities")["cities"]["any"].split(",")]
+    return [" ".join(name.split()) for name in read_tables()["cities"]["any"].split(",")]
 
 
 def _provider(topic: str, locale: str) -> Any:

@@ -13,13 +13,13 @@ from eyas.data.licenses.license_policy import LicensePolicy
 
 
 def sections(text):
-    """Title -> lines of the section."""
+    """Returns {title: the lines of the section}."""
     body = text.split("\n---\n", 1)[-1]
     return {part.split("\n", 1)[0]: part.split("\n", 1)[1] for part in body.split("\n## ")[1:]}
 
 
 def rows(text):
-    """The cells of every table line."""
+    """Returns the cells of every table line."""
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:1] == "|"]
 
 
@@ -187,3 +187,17 @@ def test_old_knowledge_is_marked(verified):
     text = render_card(ledger)
     assert ("not looked up again" in text) is not verified
     assert ("background knowledge" in text) is not verified
+
+
+def test_languages_whose_names_are_missed():
+    """Asserts that the card names kept prompts in languages without, or with few, found names."""
+    ledger = a_ledger()
+    assert "often missed" not in render_card(ledger)
+    ledger["detectors"] |= {"name_languages": ["de", "en", "ja"], "weak_name_languages": ["ja"]}
+    ledger["languages"] = {"en": 80, "ja": 12, "fi": 3, "unknown": 5}
+    found = sections(render_card(ledger))["Personal data and secrets"]
+    assert [row for row in rows(found) if row[0] in ("en", "fi", "ja", "unknown")] == [["fi", "3"], ["ja", "12"]]
+
+
+def test_a_ledger_of_an_older_run_has_no_gates():
+    assert "None is recorded." in sections(render_card(a_ledger()))["Sources"]

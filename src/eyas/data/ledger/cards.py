@@ -8,7 +8,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,8 @@ def render_card(ledger: Mapping[str, Any]) -> str:
         ledger,
         front_matter=_front_matter(ledger),
         reasons=sorted({reason for source in sources for reason in source["dropped"]}),
+        gates=[row for counts in (ledger, *(sources if len(sources) > 1 else ())) for row in _gate_rows(counts)],
+        missed_names=_count_missed_names(ledger),
         files=[(source["name"], *file) for source in sources for file in source["files"].items()],
         charts=[
             ("language", _bars(dict(Counter(ledger["languages"]).most_common()))),
@@ -129,6 +131,21 @@ def _front_matter(ledger: Mapping[str, Any]) -> dict[str, Any]:
         "source_datasets": list(public),
         "tags": ["eyas", "prompts"],
     }
+
+
+def _gate_rows(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, int, int, int, int]]:
+    """Yields (source, gate, in, dropped, changed, out) of each gate. counts: ledger.json or its entry of a source."""
+    left = counts["came"]
+    for gate, each in counts.get("gates", {}).items():  # ledgers of older runs have no gates
+        yield counts.get("name", "all sources"), gate, left, each["dropped"], each["changed"], left - each["dropped"]
+        left -= each["dropped"]
+
+
+def _count_missed_names(ledger: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the kept prompts of each language in which the detectors find no names, or miss many."""
+    searched = ledger["detectors"].get("name_languages", [])
+    found = {"unknown", *searched}.difference(ledger["detectors"].get("weak_name_languages", []))
+    return {name: count for name, count in sorted(ledger["languages"].items()) if searched and name not in found}
 
 
 def _bars(counts: Mapping[str, int]) -> list[tuple[str, int, str, str]]:

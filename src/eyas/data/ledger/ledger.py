@@ -9,13 +9,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from eyas.base.errors import InputError
 from eyas.base.storage import write_json_atomic
 from eyas.chat.conversation import Conversation
 
 MAX_EXAMPLES = 20  # dropped records that the ledger names for each reason
+Gate = Literal["format", "forgotten", "quality", "evaluation sets", "personal data", "duplicates", "selection"]
+GATES: tuple[Gate, ...] = get_args(Gate)
+"""The gates of a record, in their order. "forgotten" drops the records that `--forget` removed."""
 LENGTH_EDGES = (0, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)
 """Lower ends of the histogram's bins, in characters of all user turns."""
 
@@ -74,6 +77,9 @@ class PromptLedger(_Ledger):
         kept: Records that were selected.
         over_limit: Records that no rule dropped, but that were not selected.
         answers_thrown_away: Assistant turns in the records; eyas does not use them.
+        pictures: Pictures and other media in the user turns; eyas keeps only the text of these turns.
+        gates: Dropped records by gate; those of the gate "selection" are in `over_limit`.
+        changed: Records by the gate that passed and changed them.
         shapes: Records by format.
         replaced: Values of personal data that were replaced, by kind, in all screened records.
         refused: Records that were dropped because of personal data, by kind.
@@ -87,6 +93,9 @@ class PromptLedger(_Ledger):
     kept: int = 0
     over_limit: int = 0
     answers_thrown_away: int = 0
+    pictures: int = 0
+    gates: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
     shapes: Counter[str] = field(default_factory=Counter)
     replaced: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -94,6 +103,11 @@ class PromptLedger(_Ledger):
     languages: Counter[str] = field(default_factory=Counter)
     tasks: Counter[str] = field(default_factory=Counter)
     lengths: Counter[str] = field(default_factory=Counter)
+
+    def count_dropped_by(self, gate: Gate, reason: str, location: str) -> None:
+        """Counts one record as dropped by a gate. location: its file and line."""
+        self.count_dropped(reason, location)
+        self.gates[gate] += 1
 
     def count_kept(self, length: int, tags: Mapping[str, str]) -> None:
         """Counts one record as kept. length: the characters of its user turns. tags: its tags `task` and `language`."""
@@ -105,6 +119,7 @@ class PromptLedger(_Ledger):
     def check(self) -> None:
         """Asserts that every record is counted exactly once."""
         assert self.came == self.kept + self.over_limit + self.dropped.total(), self
+        assert self.gates.total() == self.dropped.total(), self
 
     def summary(self) -> str:
         """Returns the dropped records by reason, for a message: "email 3, not_json 1"."""
@@ -113,16 +128,19 @@ class PromptLedger(_Ledger):
     def to_json(self) -> dict[str, Any]:
         """Returns the counts as they stand in ledger.json."""
         kinds = sorted({*self.replaced, *self.refused})
+        dropped = self.gates | Counter(selection=self.over_limit)
         return {
             "came": self.came,
             "kept": self.kept,
             "over_limit": self.over_limit,
             "answers_thrown_away": self.answers_thrown_away,
+            "pictures": self.pictures,
             "shapes": dict(sorted(self.shapes.items())),
             "dropped": {
                 reason: {"count": count, "lines": self.examples[reason]}
                 for reason, count in sorted(self.dropped.items())
             },
+            "gates": {gate: {"dropped": dropped[gate], "changed": self.changed[gate]} for gate in GATES},
             "entities": {kind: {"replaced": self.replaced[kind], "dropped": self.refused[kind]} for kind in kinds},
             "contamination": dict(sorted(self.contamination.items())),
             "languages": dict(sorted(self.languages.items())),

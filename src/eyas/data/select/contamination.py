@@ -106,7 +106,7 @@ def _read_user_turns(path: str) -> Iterator[list[str]]:
     Raises InputError for a record that cannot be read, because otherwise its prompts would not be guarded.
     """
     for record in read_records(SourceConfig(path)):
-        parsed = parse_record(record.value) if record.is_json else None
+        parsed = parse_record(record.value)
         if not isinstance(parsed, ParsedRecord):
             raise InputError(f"{record.location} holds no prompt", 'Write it as JSON, for example {"prompt": "..."}')
         yield [message.content for message in parsed.messages]

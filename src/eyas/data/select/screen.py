@@ -19,11 +19,12 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,16 @@ from eyas.base.environment import count_cpus, import_extra, poll, read_rank
 from eyas.base.errors import StageError
 from eyas.base.storage import write_atomic
 from eyas.chat.conversation import Conversation, Message
-from eyas.data.ledger.ledger import PromptLedger
+from eyas.data.ledger.ledger import Gate, PromptLedger
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.select.contamination import CONTAMINATED, ContaminationFilter
 from eyas.data.select.deduplicate import NUM_ROWS, minhash_signature
 from eyas.data.select.language import detect_languages
 from eyas.data.select.quality import find_quality_issue
-from eyas.data.sources.record_formats import RejectedRecord, parse_record
+from eyas.data.sources.record_formats import NOT_JSON, RejectedRecord, parse_record
 from eyas.data.sources.source import Record, Source, SourceShard, read_shard
-from eyas.privacy.filter import DroppedRecord, PrivacyFilter
+from eyas.privacy.filter import CleanedRecord, DroppedRecord, PrivacyFilter
 
-NOT_JSON = "not_json"
 FORGOTTEN = "forgotten"
 MIN_RECORDS_PER_WORKER = 2000
 """Records for each worker process. With fewer, another process takes longer to start than it saves."""
@@ -85,29 +85,46 @@ class ScreeningJob:
 
 
 @dataclass
-class _ScreenedRecord:
+class ScreenedRecord:
     """A record during screening.
 
     Attributes:
         record: The record as read.
-        messages: The messages that eyas uses; after the privacy filter, with surrogates.
+        originals: The messages that eyas uses, as they were read.
+        messages: The same messages; after the privacy filter, with surrogates.
+        shape: The name of the record's format; None if the record cannot be read.
+        num_answers: The number of answers that were removed from the record.
+        num_pictures: The number of pictures and other media that were removed from the record.
         languages: All languages of the record, the main one first (ISO 639-1).
-        reason: The name of the rule that drops the record; None if none does.
-        changed: The number of replaced values of each kind of personal data.
+        dropped: The gates that drop the record, each with the name of its rule. The first one decides.
+        evalset: The evaluation set that shares text with the record.
+        privacy: The result of the privacy filter; None if it did not run.
     """
 
     record: Record
+    originals: tuple[Message, ...] = ()
     messages: tuple[Message, ...] = ()
+    shape: str | None = None
+    num_answers: int = 0
+    num_pictures: int = 0
     languages: tuple[str, ...] = ()
-    reason: str | None = None
-    changed: dict[str, int] | None = None
+    dropped: dict[Gate, str] = field(default_factory=dict)
+    evalset: str | None = None
+    privacy: CleanedRecord | DroppedRecord | None = None
+
+    @property
+    def changed(self) -> dict[str, int]:
+        """The number of replaced values of each kind of personal data."""
+        return self.privacy.changed if isinstance(self.privacy, CleanedRecord) else {}
 
     @property
     def texts(self) -> tuple[str, ...]:
+        """The texts of the messages."""
         return tuple(message.content for message in self.messages)
 
     @property
     def user_turns(self) -> tuple[str, ...]:
+        """The texts of the user."""
         return tuple(message.content for message in self.messages if message.role == "user")
 
 
@@ -123,56 +140,64 @@ class Screener:
         shard = self.job.shards[number]
         if not self.job.is_done(number):
             source = self.job.sources[shard.source_index]
-            ledger = PromptLedger()
-            records = [self._parse(record, source, ledger) for record in read_shard(source, shard)]
-            if not source.config.is_builtin:
-                self._apply_rules([each for each in records if each.reason is None], ledger)
-            for each in records:
-                if each.reason is not None:
-                    ledger.count_dropped(each.reason, each.record.location)
-            self._write_shard(number, source, records, ledger)
+            self._write_shard(number, source, self.screen(source, read_shard(source, shard)))
         return shard.num_records
 
-    def _parse(self, record: Record, source: Source, ledger: PromptLedger) -> _ScreenedRecord:
-        ledger.came += 1
-        if record.id in self.job.forgotten_ids:
-            return _ScreenedRecord(record, reason=FORGOTTEN)
-        if not record.is_json:
-            return _ScreenedRecord(record, reason=NOT_JSON)
-        parsed = parse_record(record.value, source.config.keep_system or source.config.is_builtin)
-        ledger.shapes[parsed.shape or "unknown"] += 1
-        if isinstance(parsed, RejectedRecord):
-            return _ScreenedRecord(record, reason=parsed.reason)
-        ledger.answers_thrown_away += parsed.num_answers
-        return _ScreenedRecord(record, parsed.messages)
+    def screen(self, source: Source, records: Iterable[Record], every_gate: bool = False) -> list[ScreenedRecord]:
+        """Runs the gates on records of a source.
 
-    def _apply_rules(self, records: Sequence[_ScreenedRecord], ledger: PromptLedger) -> None:
-        """Sets the reason of each record that a rule drops, and replaces personal data in the others."""
+        Args:
+            source: The source.
+            records: Its records.
+            every_gate: Runs the other gates on a record that a gate drops, too. `eyas prompts --explain` shows them.
+        """
+        screened = [self._parse(record, source) for record in records]
+        if not source.config.is_builtin:
+            readable = [each for each in screened if each.messages and (every_gate or not each.dropped)]
+            self._apply_rules(readable, every_gate)
+        return screened
+
+    def _parse(self, record: Record, source: Source) -> ScreenedRecord:
+        screened = ScreenedRecord(record)
+        parsed = parse_record(record.value, source.config.keep_system or source.config.is_builtin)
+        if isinstance(parsed, RejectedRecord):
+            screened.dropped["format"] = parsed.reason
+            screened.shape = None if parsed.reason == NOT_JSON else parsed.shape or "unknown"
+        else:
+            screened.shape, screened.originals, screened.messages = parsed.shape, parsed.messages, parsed.messages
+            screened.num_answers, screened.num_pictures = parsed.num_answers, parsed.num_pictures
+        if record.id in self.job.forgotten_ids:
+            screened.dropped["forgotten"] = FORGOTTEN
+        return screened
+
+    def _apply_rules(self, records: Sequence[ScreenedRecord], every_gate: bool) -> None:
+        """Finds the gates that drop each record, and replaces personal data in the records that no gate drops."""
         for each in records:
             each.languages = detect_languages(each.user_turns)
-            each.reason = find_quality_issue(self.job.config.quality, each.user_turns, each.languages[0])
-            if each.reason is None and (name := self._contamination.find_evalset(each.texts)) is not None:
-                each.reason = CONTAMINATED
-                ledger.contamination[name] += 1
-        rest = [each for each in records if each.reason is None]
+            if each.record.language is not None:  # the detected ones stay, so that names in them are still looked for
+                each.languages = tuple(dict.fromkeys((each.record.language, *each.languages)))
+            issue = find_quality_issue(self.job.config.quality, each.user_turns, each.languages[0])
+            if issue is not None:
+                each.dropped["quality"] = issue
+            if issue is None or every_gate:
+                each.evalset = self._contamination.find_evalset(each.texts)
+            if each.evalset is not None:
+                each.dropped["evaluation sets"] = CONTAMINATED
+        rest = [each for each in records if not each.dropped or every_gate]
         supported = self._privacy.name_languages
         cleaned = self._privacy.clean(
             [(each.texts, pick_screening_language(each.languages, supported)) for each in rest]
         )
         for each, result in zip(rest, cleaned, strict=True):
+            each.privacy = result
             if isinstance(result, DroppedRecord):
-                each.reason = result.reason
-                ledger.refused.update(dict.fromkeys(result.kinds, 1))
-                continue
-            pairs = zip(each.messages, result.texts, strict=True)
-            each.messages = tuple(Message(message.role, text) for message, text in pairs)
-            each.changed = dict(result.changed)
-            ledger.replaced.update(result.changed)
+                each.dropped["personal data"] = result.reason
+            else:
+                pairs = zip(each.messages, result.texts, strict=True)
+                each.messages = tuple(Message(message.role, text) for message, text in pairs)
 
-    def _write_shard(
-        self, number: int, source: Source, records: Sequence[_ScreenedRecord], ledger: PromptLedger
-    ) -> None:
-        candidates = [each for each in records if each.reason is None]
+    def _write_shard(self, number: int, source: Source, records: Sequence[ScreenedRecord]) -> None:
+        candidates = [each for each in records if not each.dropped]
         lines = [_to_conversation(each, source).to_line() for each in candidates]
         signatures = [] if source.config.is_builtin else [minhash_signature(each.user_turns) for each in candidates]
         arrays = io.BytesIO()
@@ -186,7 +211,7 @@ class Screener:
         write_atomic(path(number, ".jsonl"), b"".join(lines))
         write_atomic(path(number, ".decisions.jsonl"), "".join(map(_decision_line, records)))
         write_atomic(path(number, ".npz"), arrays.getvalue())
-        ledger.write(path(number, ".json"))
+        _count_records(records).write(path(number, ".json"))
 
     @cached_property
     def _privacy(self) -> PrivacyFilter:
@@ -212,23 +237,43 @@ def pick_screening_language(languages: Sequence[str], supported: Collection[str]
     return (unsupported or languages)[0]
 
 
-def _to_conversation(screened: _ScreenedRecord, source: Source) -> Conversation:
+def _count_records(records: Sequence[ScreenedRecord]) -> PromptLedger:
+    """Returns the ledger of a shard."""
+    ledger = PromptLedger(came=len(records))
+    for each in records:
+        ledger.shapes.update([each.shape] if each.shape else [])
+        ledger.answers_thrown_away += each.num_answers
+        ledger.pictures += each.num_pictures
+        ledger.replaced.update(each.changed)
+        ledger.changed["format"] += each.num_answers + each.num_pictures > 0
+        ledger.changed["personal data"] += bool(each.changed)
+        if isinstance(each.privacy, DroppedRecord):
+            ledger.refused.update(dict.fromkeys(each.privacy.kinds, 1))
+        if each.evalset is not None:
+            ledger.contamination[each.evalset] += 1
+        for gate, reason in islice(each.dropped.items(), 1):
+            ledger.count_dropped_by(gate, reason, each.record.location)
+    return ledger
+
+
+def _to_conversation(screened: ScreenedRecord, source: Source) -> Conversation:
     record = screened.record
     tags = {"task": source.config.task or record.task or record.source}
     if screened.languages:
         tags["language"] = screened.languages[0]
-    return Conversation(record.id, record.source, screened.messages, tags, screened.changed or {})
+    return Conversation(record.id, record.source, screened.messages, tags, dict(screened.changed))
 
 
-def _digest_messages(candidates: Sequence[_ScreenedRecord]) -> NDArray[np.uint64]:
+def _digest_messages(candidates: Sequence[ScreenedRecord]) -> NDArray[np.uint64]:
     """Returns a 64-bit digest of each candidate's messages, uint64 [n]. Equal digests mean duplicates."""
     texts = [json.dumps([message.to_json() for message in each.messages]).encode() for each in candidates]
     packed = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
     return np.frombuffer(packed, dtype="<u8").astype(np.uint64)
 
 
-def _decision_line(screened: _ScreenedRecord) -> str:
-    decision: dict[str, Any] = {"id": screened.record.id, "where": screened.record.location, "dropped": screened.reason}
+def _decision_line(screened: ScreenedRecord) -> str:
+    record, reason = screened.record, next(iter(screened.dropped.values()), None)
+    decision: dict[str, Any] = {"id": record.id, "where": record.location, "dropped": reason}
     if screened.languages:
         decision["language"] = screened.languages[0]
     if screened.changed:

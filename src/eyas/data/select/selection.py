@@ -170,7 +170,7 @@ def _read_production_log(path: str) -> list[str]:
     step = -(-source.num_records // MAX_PRODUCTION_REQUESTS)
     for shard in source.shards:
         for number, record in enumerate(read_shard(source, shard), start=shard.first_record):
-            parsed = parse_record(record.value) if record.is_json and number % step == 0 else None
+            parsed = parse_record(record.value) if number % step == 0 else None
             if isinstance(parsed, ParsedRecord):
                 texts.append(_join_user_turns(parsed.messages))
     if not texts:

@@ -1,0 +1,54 @@
+"""Tells values of public documentation, such as test cards and example.com, from values of a person."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+
+from eyas.privacy.case_insensitive import plain_text
+from eyas.privacy.span import Span
+from eyas.privacy.word_lists import read_data_file
+
+_MARKS = re.compile(r"[\W_]+")
+_RUNS = ("0123456789" * 3, "9876543210" * 3)  # "1234 5678 9012 3456" stands for a number
+_KINDS_WITH_RUNS = ("CARD", "ACCOUNT", "GOVERNMENT_ID", "CUSTOMER_ID", "DEVICE_ID")
+_MIN_RUN = 5  # digits
+
+
+def without_documentation(text: str, spans: Iterable[Span]) -> Iterator[Span]:
+    """Yields the spans whose values are not from public documentation.
+
+    Args:
+        text: The text.
+        spans: Spans of this text.
+    """
+    return (span for span in spans if not is_documentation(span.kind, text[span.start : span.end]))
+
+
+def is_documentation(kind: str, value: str) -> bool:
+    """Returns True for a value of data/documentation_values.toml, and for a number such as 1234567890 or 0000000.
+
+    Args:
+        kind: The kind of the value.
+        value: The value.
+    """
+    value = plain_text(value).strip()
+    squeezed = _MARKS.sub("", value).casefold()
+    if kind in _KINDS_WITH_RUNS and squeezed.isdigit() and len(squeezed) >= _MIN_RUN:
+        starts_run = squeezed[0] in "019" and any(squeezed in run for run in _RUNS)
+        if starts_run or len(set(squeezed)) == 1:
+            return True
+    values, pattern = _load().get(kind, (frozenset(), None))
+    return squeezed in values or (pattern is not None and pattern.fullmatch(value) is not None)
+
+
+@cache
+def _load() -> Mapping[str, tuple[frozenset[str], re.Pattern[str] | None]]:
+    values: dict[str, set[str]] = {}
+    patterns: dict[str, list[str]] = {}
+    for group in read_data_file("data/documentation_values")["groups"].values():
+        for kind in group["kinds"].split():
+            listed = group.get("values", "").split()
+            values.setdefault(kind, set()).update(_MARKS.sub("", value).casefold() for value in listed)
+            patterns.setdefault(kind, []).extend(group.get("patterns", ()))
+    joined = {kind: re.compile("|".join(some), re.IGNORECASE) if some else None for kind, some in patterns.items()}
+    return {kind: (frozenset(some), joined[kind]) for kind, some in values.items()}

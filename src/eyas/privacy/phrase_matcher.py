@@ -1,0 +1,103 @@
+"""Finds the words and phrases of the language folders in a text: "rent", "my account", "vermiet*"."""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+
+from eyas.privacy.case_insensitive import lower_text, strip_accents
+from eyas.privacy.cjk_words import normalize_cjk
+from eyas.privacy.word_lists import read_tables
+from eyas.privacy.words import Words
+
+UNSPACED = frozenset(("zh", "ja"))  # languages that write no spaces between words
+PREFIXED = frozenset(("ko",))  # languages whose words have particles as endings: each entry is the beginning of a word
+_MIN_STEM, _MAX_STEM = 3, 30  # letters before a star
+_MAX_WORDS = 5  # in a phrase
+_MAX_CACHED_WORDS = 20_000  # whose tables each matcher remembers
+_MIN_ACCENTED = 4  # letters of a word that also matches without its accents
+
+
+class PhraseMatcher:
+    """A dictionary of phrases that finds all of them in one pass over the words of a text.
+
+    An entry that ends with a star matches any ending: "vermiet*" matches "Vermieterin". A word with an apostrophe also
+    counts as its two parts: "l'appartement" matches "appartement", and "j'habite" matches "j'".
+    """
+
+    def __init__(self, tables: Sequence[str], language: str) -> None:
+        """Reads the tables of one language, and those of no single language.
+
+        Args:
+            tables: Names of tables in the language folders.
+            language: The language (ISO 639-1).
+        """
+        self._language = language
+        self._tables: dict[str, list[str]] = {}  # entry -> its tables
+        for table in tables:
+            texts = read_tables().get(table, {})
+            for text in filter(None, (texts.get(language), texts.get("any"))):
+                for entry in text.split("," if "," in text else None):
+                    self._add(" ".join(re.split(r"[\s-]+", entry.strip())), table)
+        self._starts = {entry.partition(" ")[0] for entry in self._tables if " " in entry}
+        self._tables_of_word = lru_cache(_MAX_CACHED_WORDS)(self._find_tables)
+        self._sizes: dict[str, list[int]] = {}  # first character -> lengths of the entries, the longest first
+        for first, size in sorted({(entry[0], len(entry)) for entry in self._tables}, reverse=True):
+            self._sizes.setdefault(first, []).append(size)
+
+    def _add(self, entry: str, table: str) -> None:
+        if self._language in UNSPACED | PREFIXED:
+            entry = entry.removesuffix("*")
+        assert not entry.endswith("*") or len(entry) > _MIN_STEM, f"the stem {entry} is too short"
+        for form in {entry, strip_accents(entry) if len(entry) >= _MIN_ACCENTED else entry} - {""}:
+            self._tables.setdefault(form, []).append(table)
+
+    def find(self, words: Words) -> Iterator[tuple[int, int, str]]:
+        """Yields the start and the end of each match in the text, and the table of its entry.
+
+        Args:
+            words: The words of the text.
+        """
+        if self._language in UNSPACED | PREFIXED:
+            return self._find_whole(lower_text(normalize_cjk(words.text, self._language)))
+        return self._find_words(words)
+
+    def _find_words(self, words: Words) -> Iterator[tuple[int, int, str]]:
+        tables, lowers = self._tables, words.lowers
+        for i, lower in enumerate(lowers):
+            for form in _split_elision(lower):
+                for size in range(_MAX_WORDS, 1, -1) if form in self._starts else ():
+                    phrase = " ".join((form, *lowers[i + 1 : i + size]))
+                    for table in tables.get(phrase, ()) if i + size <= len(lowers) else ():
+                        yield words.starts[i], words.ends[i + size - 1], table
+                for table in self._tables_of_word(form):
+                    yield words.starts[i], words.ends[i], table
+
+    def _find_tables(self, lower: str) -> tuple[str, ...]:
+        """Returns the tables that have the word itself, or its longest stem."""
+        sizes = range(min(len(lower), _MAX_STEM), _MIN_STEM - 1, -1)
+        of_stem = next(filter(None, (self._tables.get(f"{lower[:size]}*") for size in sizes)), ())
+        return tuple({*self._tables.get(lower, ()), *of_stem})
+
+    def _find_whole(self, lower: str) -> Iterator[tuple[int, int, str]]:
+        is_prefixed, i = self._language in PREFIXED, 0
+        while i < len(lower):
+            is_start = not (is_prefixed and i and lower[i - 1].isalpha())
+            sizes = self._sizes.get(lower[i], ()) if is_start else ()
+            size = next((n for n in sizes if lower[i : i + n] in self._tables), 0)
+            if size == 1 and is_prefixed and lower[i + 1 : i + 2].isalpha():
+                size = 0  # one syllable is a whole word
+            for table in self._tables.get(lower[i : i + size], ()):
+                yield i, i + size, table
+            i += size or 1
+
+
+def _split_elision(lower: str) -> Sequence[str]:
+    """Returns the forms of a word under which it is looked up: "l'appartement", "l'" and "appartement"."""
+    head, mark, tail = lower.partition("'")
+    return (lower, head + mark, tail) if tail else (lower,)
+
+
+@cache
+def load_matcher(tables: tuple[str, ...], language: str) -> PhraseMatcher:
+    """Returns the matcher of these tables in one language. A process builds each matcher once."""
+    return PhraseMatcher(tables, language)

@@ -1,0 +1,193 @@
+"""Decides which of the detected names belong to private persons, for `prompts.privacy.names = "private"`.
+
+A name is private if its record speaks of a person's life, contact or account. The name of a public figure, a character
+or a person of a school problem stays. So do towns, in a record without personal data.
+
+    text                                       features of "Tevita Fifita"
+    my landlord Tevita Fifita keeps my deposit  private_relations_before, own_relation, private_matters_near
+    Who was Tevita Fifita, the painter?         public_hints_near, public_matters_near
+
+Each word table of languages/*/context.toml is a feature: the number of its entries in the sentence of the name (near)
+and elsewhere in the record (far). A logistic model with the weights of data/name_weights.toml joins the features.
+"""
+
+import math
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from eyas.privacy.cjk_words import CJK_LANGUAGES
+from eyas.privacy.phrase_matcher import load_matcher
+from eyas.privacy.span import Span
+from eyas.privacy.surrogates import name_parts
+from eyas.privacy.word_lists import read_data_file
+from eyas.privacy.words import split_words
+
+_COUNTED = (
+    "private_matters", "private_hints", "public_matters", "public_hints", "invented_frames", "first_person",
+)  # fmt: skip
+_BEFORE = ("private_relations", "private_contacts")
+_TABLES = (*_COUNTED, *_BEFORE, "public_people")
+_NO_EVIDENCE = ("PERSON", "LOCATION", "IP_ADDRESS", "SECRET")  # kinds that identify no person
+_MAX_COUNT = 3  # entries of one table that count
+_NEAR = 120  # characters around a name, inside its sentence
+_REACH = 24  # characters before a name in which a relation or a contact stands
+_REACH_OF_OWN = 12  # characters before a relation in which a word such as "my" stands
+_DENSITY = {"zh": 3, "ja": 2, "ko": 2}  # words of these scripts are shorter: the two reaches above shrink
+_LONG = 3  # characters of a Chinese or Japanese name from which on it holds a surname and a given name
+_REACH_OF_DATA = 200  # characters around a name in which other personal data is near
+_SENTENCE_END = re.compile(r"[.!?؟।]+(?=\s|\Z)|[。！？\n]")
+_THRESHOLD = 0.4  # probability from which on a name is private
+_SURE = 0.6  # probability from which on a private person makes the other persons of the record likelier
+
+
+@dataclass(frozen=True)
+class DetectedName:
+    """A detected name and the features of the text around it.
+
+    Attributes:
+        text: The index of its text in the record.
+        span: Its position in that text.
+        words: Its words in lower case, without initials.
+        features: The values of its features, most of them counts.
+    """
+
+    text: int
+    span: Span
+    words: frozenset[str]
+    features: Mapping[str, float]
+
+
+def select_private(texts: Sequence[str], spans: Sequence[Sequence[Span]], language: str) -> list[list[Span]]:
+    """Returns the spans of each text without the names and places that are not private.
+
+    A name that stays has the probability that it is private as its score. All texts of a record are decided together:
+    evidence for one mention of a name counts for its other mentions.
+
+    Args:
+        texts: The texts of one record.
+        spans: All spans of each text.
+        language: The language of the record (ISO 639-1).
+    """
+    names = describe_names(texts, spans, language)
+    others = any(span.kind not in _NO_EVIDENCE for group in spans for span in group)
+    weights = read_weights()
+    scores = [score_features(name.features, weights) for name in names]
+    if max(scores, default=0.0) >= _SURE:
+        scores = [score_features({**name.features, "beside_private": 1.0}, weights) for name in names]
+    kept: list[list[Span]] = [[span for span in group if span.kind not in ("PERSON", "LOCATION")] for group in spans]
+    private = [(name, score) for name, score in zip(names, scores, strict=True) if score >= _THRESHOLD]
+    for name, score in private:
+        kept[name.text].append(replace(name.span, score=round(score, 3)))
+    if private or others:
+        for group, found in zip(kept, spans, strict=True):
+            group += [span for span in found if span.kind == "LOCATION"]
+    return [sorted(group) for group in kept]
+
+
+def describe_names(texts: Sequence[str], spans: Sequence[Sequence[Span]], language: str) -> list[DetectedName]:
+    """Returns the names of a record with their features. benchmarks/fit_name_weights.py fits the weights to them.
+
+    A feature of a name is the largest value among the names of the record that share a word with it.
+
+    Args:
+        texts: The texts of one record.
+        spans: All spans of each text.
+        language: The language of the record (ISO 639-1).
+    """
+    names = [name for k, text in enumerate(texts) for name in _Context(k, text, spans[k], language).describe()]
+    largest: dict[str, dict[str, float]] = {}
+    for name in names:
+        for word in name.words:
+            known = largest.setdefault(word, {})
+            for feature, value in name.features.items():
+                known[feature] = max(known.get(feature, 0.0), value)
+    joined = []
+    for name in names:
+        features = dict(name.features)
+        for word in name.words:
+            for feature, value in largest[word].items():
+                features[feature] = max(features.get(feature, 0.0), value)
+        joined.append(replace(name, features=features))
+    return joined
+
+
+def score_features(features: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """Returns the probability that a name with these features is private."""
+    total = weights["bias"] + sum(weights.get(feature, 0.0) * value for feature, value in features.items())
+    return 1 / (1 + math.exp(-total))
+
+
+@cache
+def read_weights() -> Mapping[str, float]:
+    """Returns the weight of each feature, and "bias"."""
+    return read_data_file("data/name_weights")["weights"]
+
+
+class _Context:
+    """The entries of the word tables in one text of a record, and the features of its names.
+
+    All look-ups use sorted positions, so that a text with many names takes linear time.
+    """
+
+    def __init__(self, index: int, text: str, spans: Sequence[Span], language: str) -> None:
+        self.index, self.text, self.words = index, text, split_words(text)
+        self.is_cjk, self.density = language in CJK_LANGUAGES, _DENSITY.get(language, 1)
+        self.people = [span for span in spans if span.kind == "PERSON"]
+        self.data = sorted(span.start for span in spans if span.kind not in _NO_EVIDENCE)
+        entries = load_matcher(_TABLES, language).find(self.words) if self.people else ()
+        self.places: dict[str, list[int]] = {table: [] for table in _TABLES}  # table -> positions of its entries
+        self.known: list[tuple[int, int]] = []  # positions of well-known names
+        inside = {k for span in self.people for k in range(span.start, span.end)}
+        for start, end, table in entries:
+            if table == "public_people":
+                self.known.append((start, end))
+            elif start not in inside:
+                self.places[table].append(start)
+        self.ends = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
+
+    def describe(self) -> list[DetectedName]:
+        """Returns all names of the text with their features."""
+        return [self._describe(span) for span in self.people]
+
+    def _describe(self, span: Span) -> DetectedName:
+        left = max(self.ends[bisect_right(self.ends, span.start) - 1], span.start - _NEAR)
+        right = min(self.ends[bisect_left(self.ends, span.end)], span.end + _NEAR)
+        features = {f"rule_{span.rule.rpartition('.')[2]}": 1.0}
+        for table in _COUNTED:
+            near = _count(self.places[table], left, right)
+            features[f"{table}_near"] = min(near, _MAX_COUNT)
+            features[f"{table}_far"] = min(len(self.places[table]) - near, _MAX_COUNT)
+        for table in _BEFORE:
+            features[f"{table}_before"] = float(
+                _count(self.places[table], max(left, span.start - _REACH // self.density), span.start) > 0
+            )
+        relations = self.places["private_relations"]
+        k = bisect_left(relations, span.start) - 1
+        if features["private_relations_before"]:
+            own = _count(self.places["first_person"], relations[k] - _REACH_OF_OWN // self.density, relations[k])
+            features["own_relation"] = float(own > 0)
+        words = self._words_of(span)
+        is_near = _count(self.data, span.start - _REACH_OF_DATA, span.end + _REACH_OF_DATA) > 0
+        features["doubt"] = 1 - span.score
+        features["full_name"] = float(len(words) > 1 or span.rule.endswith(".title") or self._is_long(span))
+        features["data_near"], features["data_far"] = float(is_near), float(bool(self.data) and not is_near)
+        at = bisect_left(self.known, (span.end, 0)) - 1
+        features["public_people"] = float(at >= 0 and self.known[at][1] > span.start)
+        return DetectedName(self.index, span, words, features)
+
+    def _is_long(self, span: Span) -> bool:
+        return self.is_cjk and span.end - span.start > _LONG
+
+    def _words_of(self, span: Span) -> frozenset[str]:
+        if self.is_cjk:
+            return frozenset(part[0].casefold() for part in name_parts(self.text[span.start : span.end]))
+        first, last = bisect_left(self.words.starts, span.start), bisect_left(self.words.starts, span.end)
+        return frozenset(lower for lower in self.words.lowers[first:last] if len(lower) > 1)
+
+
+def _count(positions: Sequence[int], start: int, end: int) -> int:
+    """Returns how many of the sorted positions are in the range from `start` to before `end`."""
+    return max(0, bisect_left(positions, end) - bisect_left(positions, start))

@@ -1,0 +1,196 @@
+"""Finds labels in a text: words and phrases before a value, such as "card number", "Kundennummer" or "手机号".
+
+The labels of all languages are tables of languages/*/labels.toml. The detectors of cards, accounts, phones, secrets and
+of many other kinds ask here which label stands before a value.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+from eyas.privacy.case_insensitive import lower_text
+from eyas.privacy.word_lists import read_by_language, read_words
+
+# Table -> what follows the label. An entry that is in two tables belongs to the first one.
+_TABLES = {
+    "card_labels": "CARD",
+    "wallet_labels": "WALLET",
+    "account_labels": "ACCOUNT",
+    "government_id_labels": "GOVERNMENT_ID",
+    "customer_id_labels": "CUSTOMER_ID",
+    "device_labels": "DEVICE_ID",
+    "vehicle_labels": "VEHICLE",
+    "coordinate_labels": "COORDINATES",
+    "birth_labels": "BIRTH_DATE",
+    "prose_birth_labels": "BORN",
+    "email_labels": "EMAIL",
+    "phone_labels": "PHONE",
+    "pin_labels": "PIN",
+    "secret_labels": "SECRET",
+    "key_labels": "KEY",
+    "seed_phrase_labels": "PHRASE",
+    "handle_labels": "HANDLE",
+    "address_labels": "ADDRESS",
+    "other_number_labels": "OTHER",
+    "contact_labels": "CONTACT",
+}
+_TOKEN = re.compile(r"[0-9A-Za-zÀ-ɏ]+|[^\W_0-9A-Za-zÀ-ɏ]+|#")  # of one script
+_CAMEL_TOKEN = re.compile(r"[^\W_]+?(?:(?<=[a-z])(?=[A-Z])|(?![^\W_]))")
+_CAMEL = re.compile(r"[a-z][A-Z]")
+# Scripts without spaces between words, or with words that grow at both ends. Their labels match inside words, too.
+_UNSPACED = re.compile(r"[\u0590-\u0dff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u2600-\u27bf\U0001f4de-\U0001f4f2]")
+_IN_CAPITALS = read_words("labels_in_capitals")
+_MAX_TOKENS = 6  # of a label
+_MAX_SPACE = 2  # characters between two tokens of a label
+_STEM_KEY = 3  # characters by which stems are looked up
+
+
+class Label(NamedTuple):
+    """A label in a text: its position, and what kind of value it announces."""
+
+    start: int
+    end: int
+    kind: str
+
+
+class _Dictionary(NamedTuple):
+    """All labels, in the forms in which they are looked up.
+
+    Attributes:
+        whole: Labels without blanks -> kind.
+        stems: The first characters of a stem -> stems and their kinds.
+        begins: The beginnings of labels of several words, without blanks.
+        unspaced: The first two characters of a label in a script without spaces -> labels, the longest first.
+    """
+
+    whole: dict[str, str]
+    stems: dict[str, list[tuple[str, str]]]
+    begins: frozenset[str]
+    unspaced: dict[str, list[str]]
+
+
+@lru_cache(maxsize=4)
+def find_labels(text: str) -> tuple[Label, ...]:
+    """Returns the labels in a text, in order, the longest at each place. Takes linear time."""
+    lower = lower_text(text)
+    found = list(_find_words(text, lower))
+    if not text.isascii() and _UNSPACED.search(text):
+        found += _find_unspaced(lower)
+    return tuple(sorted(set(found), key=lambda label: (label.end, -label.start)))
+
+
+def labels_before(text: str, position: int, reach: int) -> Iterator[Label]:
+    """Yields the labels that end at most `reach` characters before a position, the nearest first."""
+    labels = find_labels(text)
+    for k in range(bisect_right(labels, position, key=lambda label: label.end) - 1, -1, -1):
+        if labels[k].end < position - reach:
+            return
+        yield labels[k]
+
+
+def label_before(text: str, position: int, reach: int, passing: tuple[str, ...] = ()) -> Label | None:
+    """Returns the label that announces the value at a position. Labels of the kinds `passing` give way to others."""
+    first = None
+    for label in labels_before(text, position, reach):
+        if label.kind not in passing:
+            return label
+        first = first or label
+    return first
+
+
+def _find_words(text: str, lower: str) -> Iterator[Label]:
+    pattern = _CAMEL_TOKEN if _CAMEL.search(text) else _TOKEN
+    spans = [match.span() for match in pattern.finditer(text)]
+    done = 0
+    for i, (start, end) in enumerate(spans):
+        kind, begins = _look_up(lower[start:end])
+        if i < done or not (kind or begins):
+            continue
+        if kind and not text[start:end].isupper() and lower[start:end] in _IN_CAPITALS:
+            kind = None  # "sin" is a word, SIN is the number of an insurance
+        found, k, joined = (Label(start, end, kind), i + 1) if kind else (None, i), i, lower[start:end]
+        while begins and k + 1 < min(i + _MAX_TOKENS, len(spans)):
+            k, gap, size = k + 1, lower[spans[k][1] : spans[k + 1][0]], len(joined)
+            if len(gap) > _MAX_SPACE or "\n" in gap:
+                break
+            joined += lower[slice(*spans[k])]
+            kind, begins = _look_up(joined, size)
+            if kind:
+                found = Label(start, spans[k][1], kind), k + 1
+        label, done = found
+        if label:
+            yield label
+
+
+def _find_unspaced(lower: str) -> Iterator[Label]:
+    table, done = _load(), 0
+    for i in range(len(lower)):
+        for form in table.unspaced.get(lower[i : i + 2], ()) if i >= done else ():
+            if lower.startswith(form, i):
+                done = i + len(form)
+                yield Label(i, done, table.whole[_squeeze(form)])
+                break
+
+
+@lru_cache(maxsize=100_000)
+def _look_up(joined: str, before: int = 0) -> tuple[str | None, bool]:
+    """Returns the kind of a label, and whether a longer label begins like this.
+
+    Args:
+        joined: The label without its blanks.
+        before: The number of characters before its last word, in which a stem does not end.
+    """
+    table = _load()
+    kind = table.whole.get(joined)
+    for stem, kind_of_stem in table.stems.get(joined[:_STEM_KEY], ()) if kind is None else ():
+        if joined.startswith(stem) and len(stem) > before and joined[before:].isalpha():
+            return kind_of_stem, joined in table.begins
+    return kind, joined in table.begins
+
+
+@cache
+def _load() -> _Dictionary:
+    whole: dict[str, str] = {}
+    stems: dict[str, list[tuple[str, str]]] = {}
+    begins: set[str] = set()
+    unspaced: set[str] = set()
+    numbers = read_by_language("number_words", unaccented=True)
+    for table, kind in _TABLES.items():
+        for language, entries in read_by_language(table, unaccented=True).items():
+            words = numbers.get(language, frozenset()) | numbers["en"]
+            for form in (form for entry in entries for form in _expand(entry, words)):
+                key = _squeeze(form)
+                if form.endswith("*"):
+                    stems.setdefault(key[:_STEM_KEY], []).append((key, kind))
+                    continue
+                whole.setdefault(key, kind)
+                if _UNSPACED.search(form):
+                    unspaced.add(form)
+                tokens = _TOKEN.findall(form)
+                begins.update("".join(tokens[:size]) for size in range(1, len(tokens)))
+    for group in stems.values():
+        group.sort(key=lambda stem: -len(stem[0]))
+    heads: dict[str, list[str]] = {}
+    for form in sorted({*unspaced, *(form.replace(" ", "") for form in unspaced)}, key=lambda form: (-len(form), form)):
+        heads.setdefault(form[:2], []).append(form)
+    return _Dictionary(whole, stems, frozenset(begins), heads)
+
+
+def _expand(entry: str, numbers: frozenset[str]) -> list[str]:
+    """Returns the forms of a label: one for each word in place of "#"."""
+    return [entry.replace("#", number) for number in numbers] if "#" in entry else [entry]
+
+
+def _squeeze(label: str) -> str:
+    """Returns a label without blanks and marks. A label of marks only stays."""
+    return "".join(_TOKEN.findall(label)) if not _UNSPACED.search(label) else label.replace(" ", "").rstrip("*")
+
+
+def words_of(table: str) -> str:
+    """Returns a regular expression for the entries of a table: whole words, or anywhere in scripts without spaces."""
+    entries = sorted(read_words(table, unaccented=True), key=lambda entry: (-len(entry), entry))
+    spaced = "|".join(re.escape(entry) for entry in entries if not _UNSPACED.search(entry))
+    unspaced = "|".join(re.escape(entry) for entry in entries if _UNSPACED.search(entry))
+    return rf"(?:(?<![^\W\d_])(?:{spaced})(?![^\W\d_])|{unspaced})"
