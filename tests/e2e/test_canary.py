@@ -18,6 +18,7 @@ def test_a_server_with_two_heads(start, finished, target, tmp_path):
     shutil.copytree(finished / "head", second)
     config = json.loads((second / "config.json").read_bytes())
     (second / "config.json").write_text(json.dumps(config, indent=4))  # the same weights, another digest
+    (second / "provenance.json").unlink()
     words = ("--target", target, "--head", finished / "head", "--canary-head", second, "--canary-share", 0.5)
     kept = ("--sample-low-acceptance", tmp_path / "kept")
     server = start(*words, *kept, "--context", 256, "--slots", 2, "--speculation", "tree8")
@@ -48,6 +49,7 @@ def test_heads_that_cannot_be_tried(finished, target, tmp_path, capsys):
     for part in (config, config["eagle_config"]):
         part["eagle_aux_hidden_state_layer_ids"] = [0, 1, 2]
     (other / "config.json").write_text(json.dumps(config))
+    (other / "provenance.json").unlink()
     for rest, named in (
         (["--canary-head", "embedded"], "hidden size"),  # trained for another target
         (["--canary-head", str(tmp_path / "gone")], "gone"),
@@ -64,6 +66,19 @@ def test_heads_that_cannot_be_tried(finished, target, tmp_path, capsys):
 def test_a_canary_without_a_head(capsys):
     assert main(["serve", "--port", "0", "--no-head", "--canary-head", "embedded"]) == 2
     assert "--canary-head needs speculation, but --no-head disables it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "option"),
+    [
+        ("--canary-share", "0.2", "--canary-head"),
+        ("--sample-below", "0.5", "--sample-low-acceptance"),
+        ("--sample-limit", "5", "--sample-low-acceptance"),
+    ],
+)
+def test_arguments_without_their_option(argument, value, option, capsys):
+    assert main(["serve", "--port", "0", argument, value]) == 2
+    assert f"{argument} has no effect without {option}" in capsys.readouterr().err
 
 
 @pytest.mark.full

@@ -37,7 +37,10 @@ def test_a_server_with_a_head_from_start_to_stop(start, finished, target):
     )
     assert reply.model_dump()["metrics"]["speculative_decoding"]["num_spec_tokens"] >= 1
     assert server.stop(signal.SIGTERM) == 0
-    lines = server.err.read_text().splitlines()
+    head, *lines = server.err.read_text().splitlines()
+    assert head.startswith(f"eyas: head {finished / 'head'} (sha256:")
+    assert "for target tiny" in head
+    assert "`eyas train` wrote at " in head
     assert [json.loads(line)["path"] for line in lines] == ["/ready", "/v1/models", "/v1/chat/completions"]
     assert len(server.out.read_text().splitlines()) == 1
 

@@ -258,6 +258,30 @@ def verify_contents(directory: Path | StoragePath, digest: str | None = None) ->
     return provenance
 
 
+def check_recorded(directory: Path, digests: Mapping[str, str]) -> Provenance | None:
+    """Compares digests of files, by name, with the provenance.json of their directory or of the directory above it.
+
+    The directory above holds it for an exported head: export/provenance.json records export/sglang/config.json.
+
+    Returns:
+        The provenance that records these files; None if no provenance.json does.
+
+    Raises:
+        InputError: A file has another digest than the recorded one, or is not recorded although others are.
+    """
+    for root, prefix in ((directory, ""), (directory.absolute().parent, f"{directory.absolute().name}/")):
+        provenance = read_provenance(root) if has_provenance(root) else None
+        if provenance is None or not any(f"{prefix}{name}" in provenance.files for name in digests):
+            continue
+        for name, digest in digests.items():
+            recorded = provenance.files.get(f"{prefix}{name}", "no such file")
+            if recorded != digest:
+                problem = f"{directory / name} has digest {digest[:19]}, but {PROVENANCE} records {recorded[:19]}"
+                raise InputError(problem, "The file has changed: copy or download the directory again")
+        return provenance
+    return None
+
+
 def package_versions() -> dict[str, str]:
     """Returns the versions of Python, of eyas and of the packages that decide its results."""
     versions = {"python": platform.python_version()}

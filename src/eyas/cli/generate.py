@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from eyas.formats.fit import check_embedding, require_fit
 from eyas.formats.head_dir import StoredHead, read_head, resolve_head
 from eyas.model.devices import DTYPES, check_one_device, default_device
 from eyas.model.target import Target
-from eyas.model.target_dir import EMBEDDED, read_num_layers
+from eyas.model.target_dir import EMBEDDED, digest_target, read_num_layers, resolve_target
 from eyas.tree.acceptance_length import acceptance_length
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
@@ -38,9 +39,9 @@ def run_verb(parsed: argparse.Namespace) -> int:
     if not 0 <= parsed.seed < 2**62:
         raise UsageError(f"--seed {parsed.seed} is out of range", "Use a number from 0 to 2**62 - 1")
     sampling = SamplingParams(parsed.temperature, parsed.top_k, parsed.top_p, parsed.min_p)
+    prompts = [(Message("user", parsed.prompt),)] if parsed.input is None else _read_prompts(Path(parsed.input))
     target, draft = load_pair(parsed)
     target.require_chat_template()
-    prompts = [(Message("user", parsed.prompt),)] if parsed.input is None else _read_prompts(Path(parsed.input))
     encoded = [tuple(render_prompt(messages, target.tokenizer)) for messages in prompts]
     requests = [
         # A seed for each line: equal prompts get independent samples.
@@ -68,16 +69,18 @@ def load_pair(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
     if parsed.no_head and parsed.head is not None:
         raise UsageError("--head and --no-head cannot be used together", "Remove one of them")
     name = parsed.head or (EMBEDDED if parsed.target == EMBEDDED else None)
-    dtype, device = DTYPES[parsed.dtype], parsed.device or default_device()
+    dtype, device, shape = DTYPES[parsed.dtype], parsed.device or default_device(), parse_tree(parsed.tree)
     check_one_device(device)
     if parsed.no_head:
         return Target.load(parsed.target, dtype, (0,), device), None  # no layer is captured, so any id will do
     if name is None:
         raise UsageError(f"No head is given for the target {parsed.target}", "Add --head DIR, or --no-head")
     stored = read_head(resolve_head(name), dtype, read_num_layers(parsed.target))
-    target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids, device)
-    _check_fit(stored, target)
-    return target, Eagle3Spec.on(target.model.device, stored.head, stored.vocab, parse_tree(parsed.tree))
+    with ThreadPoolExecutor(1) as pool:  # hashes the files while they are loaded
+        digest = pool.submit(digest_target, resolve_target(parsed.target))
+        target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids, device)
+        _check_fit(name, stored, target, digest.result())
+    return target, Eagle3Spec.on(target.model.device, stored.head, stored.vocab, shape)
 
 
 def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
@@ -89,7 +92,7 @@ def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
         draft: The main head.
     """
     stored = read_head(resolve_head(name), target.model.dtype, target.info.num_layers)
-    _check_fit(stored, target)
+    _check_fit(name, stored, target, target.digest)
     layers, main_layers = list(stored.config.aux_layer_ids), list(draft.head.config.aux_layer_ids)
     if layers != main_layers:
         problem = f"The canary head {name} reads layers {layers}, but the main head reads {main_layers}"
@@ -99,12 +102,33 @@ def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
     return Eagle3Spec.on(target.model.device, stored.head, stored.vocab, draft.shape)
 
 
-def _check_fit(stored: StoredHead, target: Target) -> None:
-    """Prints warnings to stderr. Raises InputError for a head that does not fit the target."""
-    findings = [*stored.findings, *require_fit(stored, target.info, target.digest, target.text_digests)]
+def _check_fit(name: str, stored: StoredHead, target: Target, target_digest: str) -> None:
+    """Prints warnings and the origin of the head to stderr.
+
+    Raises:
+        InputError: The head does not fit the target, or the files of the target that it names have changed.
+    """
+    trained = stored.metadata
+    is_same_name = Path(trained.target_name or "").name == Path(target.info.name).name
+    if is_same_name and trained.target_digest not in (None, target_digest):
+        problem = f"Target {target.info.name} has digest {target_digest[:19]}, but head {name} was trained for a target"
+        problem += f" of the same name with digest {(trained.target_digest or '')[:19]}"
+        raise InputError(problem, "Download the target again, or give a changed target another directory name")
+    findings = [*stored.findings, *require_fit(stored, target.info, target_digest, target.text_digests)]
     for finding in [*findings, *check_embedding(stored, target.embedding.weight)]:
         if finding.weight != "ok":
             print(f"eyas: {finding}", file=sys.stderr)
+    print(f"eyas: {describe_head(name, stored)}", file=sys.stderr)
+
+
+def describe_head(name: str, stored: StoredHead) -> str:
+    """Returns a line with the digest of a head, its target, and the stage and time that wrote it, as far as known."""
+    record = stored.provenance
+    origin = "no provenance.json records its files"
+    if record is not None:
+        origin = f"its files are those that `eyas {record.stage}` wrote at {record.started}"
+    trained_for = f", for target {stored.metadata.target_name}" if stored.metadata.target_name else ""
+    return f"head {name} ({stored.digest[:19]}{trained_for}): {origin}"
 
 
 def parse_tree(text: str) -> TreeShape:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -112,19 +112,42 @@ def _model_name(target: str) -> str:
 
 
 def _canary_options(parsed: argparse.Namespace) -> CanaryOptions | None:
-    if parsed.canary_head is None:
+    given = _given_options(parsed, {"canary_share": "share"}, "--canary-head", parsed.canary_head)
+    return None if given is None else CanaryOptions(**given)
+
+
+def _given_options(
+    parsed: argparse.Namespace, fields: Mapping[str, str], option: str, value: object
+) -> dict[str, Any] | None:
+    """Returns the given arguments that belong to an option, by field; None if the option itself is not given.
+
+    Args:
+        parsed: The command line.
+        fields: The arguments that have no effect without the option, each with its field.
+        option: The option, such as "--canary-head".
+        value: The value of the option; None if it is not given.
+
+    Raises:
+        UsageError: One of the arguments is given without the option, or the option without speculation.
+    """
+    given = {name: getattr(parsed, name) for name in fields if getattr(parsed, name) is not None}
+    if value is None:
+        for name in given:
+            argument = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{argument} has no effect without {option}", f"Add {option}, or remove {argument}")
         return None
-    _require_drafting(parsed, "--canary-head")
-    return CanaryOptions(parsed.canary_share)
+    _require_drafting(parsed, option)
+    return {fields[name]: argument for name, argument in given.items()}
 
 
 def _sample_options(parsed: argparse.Namespace) -> "SampleOptions | None":
-    if parsed.sample_low_acceptance is None:
+    fields = {"sample_below": "below", "sample_limit": "limit"}
+    given = _given_options(parsed, fields, "--sample-low-acceptance", parsed.sample_low_acceptance)
+    if given is None:
         return None
     from eyas.monitoring.prompt_sampler import SampleOptions
 
-    _require_drafting(parsed, "--sample-low-acceptance")
-    return SampleOptions(Path(parsed.sample_low_acceptance), parsed.sample_below, parsed.sample_limit)
+    return SampleOptions(Path(parsed.sample_low_acceptance), **given)
 
 
 def _require_drafting(parsed: argparse.Namespace, option: str) -> None:

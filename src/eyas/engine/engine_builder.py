@@ -70,14 +70,15 @@ def build_async_engine(
         thread: the thread that has loaded the target; None to start a new thread.
 
     Raises:
-        UsageError: options.speculation is neither "auto" nor the name of an arm.
+        UsageError: options.speculation is neither "auto" nor the name of an arm, the context is longer than the
+            target's, or the memory holds less than one request.
     """
     device = target.model.device
     if options.compile and device.type == "cpu":
         with contextlib.suppress(CompileError):  # `compile_in_background` finds the same error and logs it
             for head in heads or [None]:
                 compile_pair(target, None if head is None else head.head, stored_only=True)
-    context = min(options.context or MAX_CONTEXT, target.info.max_positions)
+    context = _context(options, target.info.max_positions)
     arms = default_arms()
     if heads and options.speculation != "auto":
         arms = (_arm_named(options.speculation, arms),)
@@ -142,6 +143,18 @@ def _set_policies(engine: Engine, arms: tuple[Arm, ...]) -> None:
         return FixedArm(arms[0]) if len(arms) == 1 else build_budget(engine, arms, cache_directory(), drafter=drafter)
 
     engine.policies[:] = [policy(drafter) for drafter in range(len(engine.runner.drafters))]
+
+
+def _context(options: EngineOptions, max_positions: int) -> int:
+    """Returns the maximum tokens of a request. Raises UsageError if target or memory cannot hold such a request."""
+    context = min(MAX_CONTEXT, max_positions) if options.context is None else options.context
+    if context > max_positions:
+        problem = f"--context {context} exceeds the target's limit of {max_positions} tokens"
+        raise UsageError(problem, f"Use at most {max_positions}")
+    if options.memory_tokens is not None and options.memory_tokens < context:
+        problem = f"--memory-tokens {options.memory_tokens} is less than one request of {context} tokens (--context)"
+        raise UsageError(problem, f"Use at least {context}, or a smaller --context")
+    return context
 
 
 def _arm_named(name: str, arms: Sequence[Arm]) -> Arm:

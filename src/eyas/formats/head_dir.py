@@ -15,7 +15,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from eyas.base.errors import Finding, InputError, raise_misfits
-from eyas.base.provenance import digest_file, digest_json
+from eyas.base.provenance import Provenance, check_recorded, digest_file, digest_json
 from eyas.base.storage import write_atomic
 from eyas.formats.config import HeadMetadata, ParsedConfig, build_config_json, parse_config
 from eyas.formats.weights import FIX_HEAD, WEIGHTS_FILE, LoadedWeights, load_weights, weight_files
@@ -39,6 +39,7 @@ class StoredHead:
         layout: The project whose conventions the files follow.
         findings: Warnings and remarks from reading the files; no misfit.
         embedding_WD: The embedding in the file; None if there is none. The head does not use it.
+        provenance: The record of the stage that wrote the files; None if there is none. The files equal the record.
     """
 
     head: Head
@@ -49,6 +50,7 @@ class StoredHead:
     layout: str = "eyas"
     findings: tuple[Finding, ...] = ()
     embedding_WD: Tensor | None = None
+    provenance: Provenance | None = None
 
 
 def write_head(directory: Path, head: Head, vocab: DraftVocab, metadata: HeadMetadata, dtype: torch.dtype) -> str:
@@ -77,8 +79,12 @@ def head_tensors(head: Head, vocab: DraftVocab, dtype: torch.dtype) -> dict[str,
 
 def digest_head(directory: Path) -> str:
     """Returns the digest of config.json and the weights. Raises InputError if one of these files is missing."""
+    return digest_json(_digest_files(directory))
+
+
+def _digest_files(directory: Path) -> dict[str, str]:
     names = [CONFIG_FILE, *([path.name for path in weight_files(directory)] or [WEIGHTS_FILE])]
-    return digest_json({name: digest_file(directory / name) for name in names})
+    return {name: digest_file(directory / name) for name in names}
 
 
 def resolve_head(name: str | Path) -> Path:
@@ -106,9 +112,12 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None, num_layer
     Raises:
         InputError: A file is missing or damaged, the graph is unknown, a tensor is missing, unexpected, not finite or
             of a wrong shape, d2t and t2d disagree, or the list of layers has two possible meanings. The error names all
-            problems.
+            problems. Or a file has changed since provenance.json was written.
     """
     directory = Path(directory)
+    read_json(directory / CONFIG_FILE)  # a missing or damaged file has an error of its own
+    digests = _digest_files(directory)
+    provenance = check_recorded(directory, digests)
     parsed, weights = inspect_head(directory, num_layers)
     findings = [*parsed.findings, *([] if weights is None else weights.findings)]
     if parsed.dtype is None and dtype is None:
@@ -119,10 +128,17 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None, num_layer
     assert weights.vocab is not None, "a missing vocabulary is a misfit"
     head, dtype = Head(parsed.config), dtype or parsed.dtype
     head.load_state_dict({name: tensor.to(dtype) for name, tensor in weights.tensors.items()}, assign=True)
-    digest, embedding_WD = digest_head(directory), weights.embedding_WD
     named = tuple(replace(finding, problem=f"{directory}: {finding.problem}") for finding in findings)
     return StoredHead(
-        head.to(dtype), weights.vocab, parsed.config, parsed.metadata, digest, parsed.layout, named, embedding_WD
+        head.to(dtype),
+        weights.vocab,
+        parsed.config,
+        parsed.metadata,
+        digest_json(digests),
+        parsed.layout,
+        named,
+        weights.embedding_WD,
+        provenance,
     )
 
 

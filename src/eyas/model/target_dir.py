@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import transformers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
-from eyas.base.provenance import digest_bytes, digest_file, digest_json
+from eyas.base.provenance import check_recorded, digest_bytes, digest_file, digest_json
 
 EMBEDDED = "embedded"
 TOKENIZER_FILES = (
@@ -83,12 +84,18 @@ class TargetDir:
 
 
 def digest_target(directory: Path) -> str:
-    """Returns one digest of the names and contents of config.json and all *.safetensors files of a directory."""
+    """Returns one digest of the names and contents of config.json and all *.safetensors files of a directory.
+
+    Raises InputError if the directory has a provenance.json that records other digests.
+    """
     return _digest_files(directory, ["config.json", *sorted(path.name for path in directory.glob("*.safetensors"))])
 
 
 def _digest_files(directory: Path, names: list[str]) -> str:
-    return digest_json({name: digest_file(directory / name) for name in names})
+    with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
+        digests = dict(zip(names, pool.map(digest_file, [directory / name for name in names]), strict=True))
+    check_recorded(directory, digests)
+    return digest_json(digests)
 
 
 def resolve_target(name: str | Path) -> Path:
