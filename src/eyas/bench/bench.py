@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -102,22 +103,77 @@ def run(
     acceptance = json.loads((inputs.evaluation / "acceptance.json").read_bytes())
     prompts, num_too_long = load_workload(config, inputs.features, target)
     draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, config.shape)
-    if config.compile and target.model.device.type == "cpu":
-        compile_pair(target, draft.head)
-    lossless = check_lossless(config, inputs.head, prompts, target, progress)
-    stream = measure_tasks(target, draft, prompts, config, progress)
-    load = measure_load(target, draft, prompts, config, progress)
-    features = Features(inputs.features)
-    table = NgramTable(features.texts(features.indices("train")))
-    for task, references in measure_draft_baselines(stream.pairs, table, config.depth, config.seed).items():
-        stream.tasks[task]["references"] = references
     run_name = out_dir.resolve().parent.name  # the run directory holds the resolved recipe
     command = ["eyas", "bench", f"{run_name}/recipe.toml", "--out", run_name]
-    results = assemble_results(target, stored.head, stream, load, lossless, command)
-    results["bench"] = _public_config(config) | {"too_long": num_too_long}
+    features = Features(inputs.features)
+    table = NgramTable(features.texts(features.indices("train")))
+    results = _measure(config, inputs.head, (target, draft), prompts, table, command, progress)
+    results["bench"]["too_long"] = num_too_long
     results["story"] = dict(story) | {"training": read_training_curve(inputs.head / "metrics.jsonl")}
     write_results(results, acceptance, out_dir)
     return provenance.finish_stage(out_dir, origin, started_s)
+
+
+def measure_pair(
+    config: BenchConfig, head_dir: Path, target: Target, draft: Eagle3Spec, out_dir: Path, progress: bool
+) -> dict[str, Any]:
+    """Measures a target and its head without a recipe, and writes results.json and report.html.
+
+    The drafts of an n-gram table of the training answers are not measured, because there is no training here.
+
+    Args:
+        config: The keys `bench.*`. `prompts` is set.
+        head_dir: The directory of the head.
+        target: The loaded target.
+        draft: The loaded head.
+        out_dir: The directory of results.json and report.html.
+        progress: Shows progress bars.
+
+    Returns:
+        The content of results.json.
+
+    Raises:
+        InputError: The prompts are missing or do not fit.
+        StageError: Nothing could be measured, or the files cannot be written.
+    """
+    prompts, num_too_long = load_workload(config, None, target)
+    results = _measure(config, head_dir, (target, draft), prompts, None, sys.argv, progress)
+    results["bench"]["too_long"] = num_too_long
+    write_results(results, None, out_dir)
+    return results
+
+
+def _measure(
+    config: BenchConfig,
+    head_dir: Path,
+    pair: tuple[Target, Eagle3Spec],
+    prompts: Mapping[str, Sequence[Prompt]],
+    ngrams: NgramTable | None,
+    command: Sequence[str],
+    progress: bool,
+) -> dict[str, Any]:
+    """Runs all measurements of a pair and returns the content of results.json.
+
+    Args:
+        config: The keys `bench.*`.
+        head_dir: The directory of the head.
+        pair: The loaded target and head.
+        prompts: The prompts by task.
+        ngrams: The n-grams of the training answers, for a reference drafter; None to leave it out.
+        command: The command line for the report.
+        progress: Shows progress bars.
+    """
+    target, draft = pair
+    if config.compile and target.model.device.type == "cpu":
+        compile_pair(target, draft.head)
+    lossless = check_lossless(config, head_dir, prompts, target, progress)
+    stream = measure_tasks(target, draft, prompts, config, progress)
+    load = measure_load(target, draft, prompts, config, progress)
+    if ngrams is not None:
+        for task, references in measure_draft_baselines(stream.pairs, ngrams, config.depth, config.seed).items():
+            stream.tasks[task]["references"] = references
+    results = assemble_results(target, draft.head, stream, load, lossless, command)
+    return results | {"bench": _public_config(config)}
 
 
 def check_lossless(

@@ -78,16 +78,18 @@ def load_eval_prompts(tokenizer: PreTrainedTokenizerBase, per_family: int) -> di
 
 
 def load_workload(
-    config: BenchConfig, features_dir: Path | StoragePath, target: Target
+    config: BenchConfig, features_dir: Path | StoragePath | None, target: Target
 ) -> tuple[dict[str, list[Prompt]], int]:
     """Returns task -> prompts for an engine in this process, and the number of prompts that are too long.
 
-    The prompts come from `bench.prompts`. If it is not set, they are the prompts that were held out from training.
+    The prompts come from `bench.prompts`. If it is not set, they are the prompts that were held out from training, in
+    the features.
 
     Raises:
         InputError: No prompt is left.
     """
     if config.prompts is None:
+        assert features_dir is not None, "without features, the prompts must be named"
         return _held_out_prompts(config.prompts_per_task, features_dir, target), 0
     limit = config.prompts_per_task if config.prompts in (BUILTIN, SYNTHETIC) else None  # a file is cut by task
     loaded = load_prompts(config.prompts, limit, config.synthetic_words, config.seed)

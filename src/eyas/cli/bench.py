@@ -1,22 +1,29 @@
-"""`eyas bench`: measures the head of a recipe or a running server, or imports results that other tools measured."""
+"""`eyas bench`: measures a recipe's head, an existing pair or a running server, or imports results of other tools."""
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from eyas.base.config import build, parse_overrides
 from eyas.base.errors import UsageError
+from eyas.bench import bench
 from eyas.bench.client import bench_server
-from eyas.bench.config import ClientConfig
+from eyas.bench.config import BenchConfig, ClientConfig
 from eyas.bench.importers import import_results
 from eyas.bench.report import write_results
 from eyas.bench.report_tables import MISSING, describe_load
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE
 from eyas.bench.results import read_number
 from eyas.cli import recipes
+from eyas.cli.generate import load_pair
+from eyas.formats.head_dir import resolve_head
+from eyas.model.target_dir import EMBEDDED
 
 DEFAULT_OUT = "runs/served"
+PAIR_OUT = "runs/pair"
+Config = TypeVar("Config", BenchConfig, ClientConfig)
 COLUMNS = {  # title -> path of the figure in results.json
     "TPOT ms": ("tpot_ms", "p50"),
     "p99": ("tpot_ms", "p99"),
@@ -30,16 +37,24 @@ COLUMNS = {  # title -> path of the figure in results.json
 
 def run_verb(parsed: argparse.Namespace) -> int:
     """Runs `eyas bench`: measures or imports, prints a table and writes results.json and report.html below --out."""
-    if parsed.url is None and parsed.imported is None and parsed.baseline is None:
+    is_pair = any((parsed.target, parsed.head, parsed.prompts, parsed.dtype))
+    if parsed.url is None and parsed.imported is None and parsed.baseline is None and not is_pair:
         if parsed.recipe is None:
-            raise UsageError("eyas bench has nothing to measure", "Pass RECIPE, --url URL or --import ARM=FILE")
+            raise UsageError(
+                "eyas bench has nothing to measure", "Pass RECIPE, --target T --head H, --url URL or --import ARM=FILE"
+            )
         return recipes.run_verb(parsed)
     words = ([parsed.recipe] if parsed.recipe is not None else []) + list(parsed.overrides)
     if parsed.recipe is not None and "=" not in parsed.recipe:
-        problem = f"The recipe {parsed.recipe} cannot be combined with --url, --baseline or --import"
+        options = "--target, --head, --prompts, --url, --baseline or --import"
+        problem = f"The recipe {parsed.recipe} cannot be combined with {options}"
         raise UsageError(problem, "Remove one of them; with --url, pass only keys client.*")
-    out = Path(parsed.out or DEFAULT_OUT)
-    if parsed.imported is not None:
+    out = Path(parsed.out or (PAIR_OUT if is_pair else DEFAULT_OUT))
+    if is_pair:
+        if (parsed.url, parsed.baseline, parsed.imported) != (None, None, None):
+            raise UsageError("--target, --head and --prompts measure in this process", "Remove --url and --import")
+        results = _measure_pair(parsed, words, out)
+    elif parsed.imported is not None:
         if parsed.url is not None or parsed.baseline is not None or words:
             raise UsageError("--import can only be combined with --out and --json", "Remove the other arguments")
         results = import_results(parsed.imported)
@@ -47,20 +62,33 @@ def run_verb(parsed: argparse.Namespace) -> int:
     else:
         if parsed.url is None:
             raise UsageError("--baseline needs --url", "Add --url URL of the server with the head")
-        results = bench_server.run(parsed.url, parsed.baseline, _parse_client_keys(words), out)
-    text = f"{format_measurements(results)}\nreport: {out / 'report.html'}"
+        results = bench_server.run(parsed.url, parsed.baseline, _parse_keys(words, ClientConfig, "client"), out)
+    table = recipes.format_results(results) if is_pair else format_measurements(results)
+    text = f"{table}\nreport: {out / 'report.html'}"
     print(json.dumps(results, indent=2) if parsed.json else text)
     return 0
 
 
-def _parse_client_keys(words: list[str]) -> ClientConfig:
+def _measure_pair(parsed: argparse.Namespace, words: list[str], out: Path) -> dict[str, Any]:
+    """Measures --target and --head in this process. Returns the content of results.json."""
+    if parsed.prompts is None:
+        problem = "--target and --head need prompts to measure with"
+        raise UsageError(problem, "Add --prompts FILE, or --prompts builtin:eval")
+    config = _parse_keys([f"bench.prompts={json.dumps(parsed.prompts)}", *words], BenchConfig, "bench")
+    parsed.target, parsed.dtype = parsed.target or EMBEDDED, parsed.dtype or "bfloat16"
+    target, draft = load_pair(parsed)
+    assert draft is not None, "there is no --no-head"
+    head = resolve_head(parsed.head or EMBEDDED)
+    return bench.measure_pair(config, head, target, replace(draft, shape=config.shape), out, progress=True)
+
+
+def _parse_keys(words: list[str], config: type[Config], table: str) -> Config:
+    """Builds the configuration of one table from key=value words. Raises UsageError for a key of another table."""
     tables = parse_overrides(words)
-    others = sorted(set(tables) - {"client"})
+    others = sorted(set(tables) - {table})
     if others:
-        raise UsageError(
-            f"{others[0]}.* has no effect with --url", "Pass only keys client.*; other settings belong to the server"
-        )
-    return build(ClientConfig, tables.get("client", {}), "client")
+        raise UsageError(f"{others[0]}.* has no effect here", f"Pass only keys {table}.*")
+    return build(config, tables.get(table, {}), table)
 
 
 def format_measurements(results: dict[str, Any]) -> str:
