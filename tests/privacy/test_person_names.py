@@ -152,3 +152,32 @@ def test_cases_of_names_in_polish(text, names):
 )
 def test_where_a_name_begins_and_ends(text, language, names):
     assert detect_values("PERSON", text, language) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "town"),
+    [
+        ("Zu verkaufen, IBAN DE89370400440532013011, Abholung in Memmingen.", "de", "Memmingen"),
+        ("Te koop, mail naar tevita@web.de, te bezichtigen in IJmuiden.", "nl", "IJmuiden"),
+        ("Te koop, mail naar tevita@web.de, te bezichtigen in 's-Hertogenbosch.", "nl", "'s-Hertogenbosch"),
+        ("Mail till tevita@web.de, Simrishamn", "sv", "Simrishamn"),
+    ],
+)
+def test_towns_beside_personal_data(text, language, town):
+    assert detect_values("LOCATION", text, language) == [town]
+
+
+def test_a_town_that_is_a_word_needs_a_preposition():
+    assert detect_values("LOCATION", "Plate and keeper, mail tevita@web.de.") == []  # Plate is a town in Germany
+
+
+def test_a_column_of_names_in_lower_case():
+    text = "förnamn,efternamn,ort\nzorvek,quillim,simrishamn\n"
+    assert [value for _, value in detect(text, "sv")] == ["zorvek", "quillim", "simrishamn"]
+
+
+@pytest.mark.parametrize(
+    "text", ["I like veggies and flowers, mail tevita@web.de.", "My Harley-Davidson Sportster won't start."]
+)
+def test_things_are_no_names(text):
+    assert detect_values("PERSON", text) == []

@@ -41,6 +41,7 @@ class BuiltinDetector:
         """Loads the lexicon. Raises ImportError if a package of the extra `data` is not installed."""
         self.name = f"builtin {VERSION} ({', '.join(f'{name} {version(name)}' for name in _PACKAGES)})"
         self._lexicon = load_lexicon()
+        self._towns = self._lexicon.cities | self._lexicon.towns
 
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
         """Returns one list of spans for each text; the spans of a text are sorted and do not overlap."""
@@ -57,19 +58,11 @@ class BuiltinDetector:
         tagger = Tagger(split_words(text), language, has_data=bool(contacts or structured))
         people = self._find_people(tagger, language)
         is_personal = bool(contacts or structured or people) or tagger.is_personal
-        yield from structured
-        if any(char.isdigit() for char in plain):  # each of these holds a digit
-            yield from find_cards(plain)
-            yield from find_accounts(plain)
-            yield from find_identifiers(plain, language, is_personal)
-            contacts += find_phone_numbers(plain, language, is_personal)
-            yield from find_ip_addresses(plain)
-            yield from find_postcode_towns(plain, self._lexicon.cities)
+        numbers = list(without_documentation(text, self._find_numbers(plain, language, is_personal)))
+        yield from (*structured, *contacts, *numbers)
+        is_personal = is_personal or bool(numbers)
         if is_personal:
             yield from find_handles(plain)
-        yield from contacts
-        yield from find_labeled_values(plain, language)
-        yield from find_addresses(plain, language)
         towns = list(find_places(text, self._lexicon, language, is_personal, frozenset(span.end for span in people)))
         yield from towns
         if language in CJK_LANGUAGES:
@@ -79,6 +72,18 @@ class BuiltinDetector:
             # "lives in Caldas da Rainha": a name that is on no list and stands in the position of a place is a place.
             if span.score > UNLISTED_SCORE or not any(town.start <= span.start < town.end for town in sure_towns):
                 yield span
+
+    def _find_numbers(self, plain: str, language: str, is_personal: bool) -> Iterator[Span]:
+        """Yields numbers, addresses and values behind labels."""
+        if any(char.isdigit() for char in plain):  # each of these holds a digit
+            yield from find_cards(plain)
+            yield from find_accounts(plain)
+            yield from find_identifiers(plain, language, is_personal)
+            yield from find_phone_numbers(plain, language, is_personal)
+            yield from find_ip_addresses(plain)
+            yield from find_postcode_towns(plain, self._towns)
+        yield from find_labeled_values(plain, language)
+        yield from find_addresses(plain, language)
 
     def _find_people(self, tagger: Tagger, language: str) -> list[Span]:
         text = tagger.words.text

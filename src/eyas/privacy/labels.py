@@ -192,14 +192,17 @@ class ValueMatcher:
     def fits(self, label: Label, value: str) -> bool:
         """Returns True if the value looks like the kind of its label, for example like a phone number."""
         if label.kind == "PERSON":
-            return self.is_name(value, label.trust is Trust.SURE)
+            is_sure = label.trust is Trust.SURE
+            return self.is_name(value, is_sure, any_case=is_sure and value.islower())
         if label.kind == "LOCATION":
             return self._is_place(value)
         shape = _SHAPES.get(label.kind)
         return shape is not None and bool(shape.match(value))
 
     def _is_place(self, value: str) -> bool:
-        if not 3 <= len(value) <= _MAX_NAME or not _PLACE.match(value) or value[0].islower():
+        if not 3 <= len(value) <= _MAX_NAME or not _PLACE.match(value):
             return False
+        if value[0].islower():
+            return value in self.lexicon.cities or value in self.lexicon.towns
         lowers = split_words(value).lowers
         return bool(lowers) and not all(lower in self.lexicon.stop or lower in NON_VALUES for lower in lowers)

@@ -113,8 +113,7 @@ class Tagger:
             if self.may_be_name(i, follows):
                 chance = _probability(self.features(i, follows, lead), weights)
             is_name = chance >= THRESHOLD or (follows and self.gap(i - 1) == "hyphen" and self.words.is_capital(i))
-            if is_name and follows and self._is_noun_behind_name(i):
-                is_name = False
+            is_name = is_name and not (follows and self._is_noun_behind_name(i))
             if first >= 0 and not (follows and (is_name or self._joins(i))):
                 yield self._to_span(first, i - 1, best)
                 first = -1
@@ -190,18 +189,19 @@ class Tagger:
         if len(lower) > _MAX_LETTERS or self._is_title_or_thing(i, follows) or self._is_cell_or_field(i):
             return False
         if word[0].isupper():
-            return True
+            return i == 0 or self.gap(i - 1) != "hyphen" or self.words.lowers[i - 1] not in NAMED_THINGS
         if len(lower) < 3 or not (word.islower() and word[0].islower()):
             return False
         if lower in self.lexicon.stop or lower in NAMED_THINGS or is_misspelling(lower, self.language):
             return False
         if follows or lower in self.lexicon.sure_names:
             return True
+        if self.style == "cased" and lower not in self.lexicon.first_names and is_known(lower, self.language):
+            return False  # "veggies and flowers"
         is_led = not _LOWER_CUES.isdisjoint(self.tables_before(i))
-        group = self.group(i)
-        if group in ("last", "unknown", "compound"):
-            is_likely = self.is_personal and (is_led or self.style == "lower")
-            return is_likely or not _SURE_CUES.isdisjoint(self.tables_before(i))
+        if (group := self.group(i)) in ("last", "unknown", "compound"):
+            is_sure = not _SURE_CUES.isdisjoint(self.tables_before(i))
+            return is_sure or (self.is_personal and (is_led or self.style == "lower"))
         return is_led and group in ("ambiguous", "known")
 
     def _is_title_or_thing(self, i: int, follows: bool) -> bool:

@@ -12,9 +12,9 @@ from eyas.privacy.words import NAMED_THINGS, Words, split_words
 
 UNLISTED_SCORE = 0.5  # of a place in no list of towns, after a phrase that announces a place
 WEAK_SCORE = 0.3  # of a place in no list of towns, after a preposition: a person may follow it, too
-_NAME = r"(?!\d)[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
+_NAME = r"(?!\d)(?:I(?=J))?[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
 _NAMES = re.compile(
-    rf"(?<![\w.@/_-])(?:St\. |(?:La|Le|El|Los|Las|San|Les|O) |L['’]|Sant['’]|D['’])?{_NAME}"
+    rf"(?<![\w.@/_-])(?:St\. |(?:La|Le|El|Los|Las|San|Les|O) |L['’]|Sant['’]|D['’]|['’]s-|['’]t )?{_NAME}"
     rf"(?:(?: (?:am|an der|de|da|do|dos|del|della|di|la|upon|aan den|aan de|sur) | |-){_NAME}){{0,3}}(?![\w@_(])"
 )
 _PREPOSITIONS = read_words("prepositions_of_places")
@@ -52,7 +52,7 @@ def find_places(
         lives, stays, preposition = announced.before(start, match.end())
         if not lives and not is_personal:
             continue
-        length = _city_length(match[0], lexicon, preposition)
+        length = _city_length(match[0], lexicon, language, preposition)
         if length:
             yield Span(start, start + length, "LOCATION", 0.8 if lives else 0.5)
         elif _is_place(match[0], lexicon):
@@ -131,7 +131,7 @@ def _is_place(name: str, lexicon: Lexicon) -> bool:
     return len(words) > 1 or words[0] not in lexicon.stop
 
 
-def _city_length(words: str, lexicon: Lexicon, preposition: bool) -> int:
+def _city_length(words: str, lexicon: Lexicon, language: str, preposition: bool) -> int:
     """Returns the number of characters of the longest listed town at the start of `words`; 0 if there is none.
 
     "New York Times" -> 8.
@@ -139,6 +139,7 @@ def _city_length(words: str, lexicon: Lexicon, preposition: bool) -> int:
     Args:
         words: Capitalized words.
         lexicon: The lists of names and words.
+        language: The language of the text (ISO 639-1).
         preposition: The word before them announces a place, such as "in". If it is False, a town that is also a common
             word, such as "Nice", is no town.
     """
@@ -146,7 +147,8 @@ def _city_length(words: str, lexicon: Lexicon, preposition: bool) -> int:
     while length > 0:
         name = words[:length].casefold()
         is_word = name in lexicon.common and " " not in name
-        if name in lexicon.cities and name not in lexicon.stop and (preposition or not is_word):
+        is_listed = name in lexicon.cities or (name in lexicon.towns and (preposition or not is_known(name, language)))
+        if is_listed and name not in lexicon.stop and (preposition or not is_word):
             return length
         length = max(words.rfind(" ", 0, length), words.rfind("-", 0, length))
     return 0

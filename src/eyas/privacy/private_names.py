@@ -8,7 +8,7 @@ or a person of a school problem stays. So do towns, in a record without personal
     Who was Tevita Fifita, the painter?         public_hints_near, public_matters_near
 
 Each word table of languages/*/context.toml is a feature: the number of its entries in the sentence of the name (near)
-and elsewhere in the record (far). A logistic model with the weights of data/name_weights.toml joins the features.
+and elsewhere in the text (far). A logistic model with the weights of data/name_weights.toml joins the features.
 """
 
 import math
@@ -28,12 +28,15 @@ from eyas.privacy.words import split_words
 _COUNTED = (
     "private_matters", "private_hints", "public_matters", "public_hints", "invented_frames", "first_person",
 )  # fmt: skip
+_PUBLIC = ("public_matters", "public_hints", "invented_frames")
 _BEFORE = ("private_relations", "private_contacts")
 _TABLES = (*_COUNTED, *_BEFORE, "public_people")
 _NO_EVIDENCE = ("PERSON", "LOCATION", "IP_ADDRESS", "SECRET")  # kinds that identify no person
 _MAX_COUNT = 3  # entries of one table that count
 _NEAR = 120  # characters around a name, inside its sentence
 _REACH = 24  # characters before a name in which a relation or a contact stands
+_FAR = 600  # characters around a name, beyond its sentence
+_BESIDE = 12  # characters beside a name in which a word such as "me" stands: "Anna and I", "Anna told me"
 _REACH_OF_OWN = 12  # characters before a relation in which a word such as "my" stands
 _DENSITY = {"zh": 3, "ja": 2, "ko": 2}  # words of these scripts are shorter: the two reaches above shrink
 _LONG = 3  # characters of a Chinese or Japanese name from which on it holds a surname and a given name
@@ -158,17 +161,19 @@ class _Context:
         features = {f"rule_{span.rule.rpartition('.')[2]}": 1.0}
         for table in _COUNTED:
             near = _count(self.places[table], left, right)
+            around = _count(self.places[table], min(left, span.start - _FAR), max(right, span.end + _FAR))
             features[f"{table}_near"] = min(near, _MAX_COUNT)
-            features[f"{table}_far"] = min(len(self.places[table]) - near, _MAX_COUNT)
+            features[f"{table}_far"] = min(around - near, _MAX_COUNT)
         for table in _BEFORE:
             features[f"{table}_before"] = float(
                 _count(self.places[table], max(left, span.start - _REACH // self.density), span.start) > 0
             )
-        relations = self.places["private_relations"]
-        k = bisect_left(relations, span.start) - 1
-        if features["private_relations_before"]:
-            own = _count(self.places["first_person"], relations[k] - _REACH_OF_OWN // self.density, relations[k])
-            features["own_relation"] = float(own > 0)
+        features["own_relation"] = float(self._has_own_relation(span, left))
+        features["first_person_beside"] = float(
+            _count(self.places["first_person"], max(left, span.start - _BESIDE), min(right, span.end + _BESIDE)) > 0
+        )
+        is_about_public = any(features[f"{table}_{place}"] for table in _PUBLIC for place in ("near", "far"))
+        features["nothing_public"] = float(not is_about_public)
         words = self._words_of(span)
         is_near = _count(self.data, span.start - _REACH_OF_DATA, span.end + _REACH_OF_DATA) > 0
         features["doubt"] = 1 - span.score
@@ -177,6 +182,18 @@ class _Context:
         at = bisect_left(self.known, (span.end, 0)) - 1
         features["public_people"] = float(at >= 0 and self.known[at][1] > span.start)
         return DetectedName(self.index, span, words, features)
+
+    def _has_own_relation(self, span: Span, left: int) -> bool:
+        """Returns True for a name behind "my neighbor" or before ", my neighbor"."""
+        relations, own = self.places["private_relations"], self.places["first_person"]
+        k = bisect_left(relations, span.start)
+        if k > 0 and relations[k - 1] >= max(left, span.start - _REACH // self.density):
+            at = relations[k - 1]
+            if _count(own, at - _REACH_OF_OWN // self.density, at):
+                return True
+        after = relations[k] if k < len(relations) else len(self.text)
+        is_apposition = self.text[span.end : span.end + 2].lstrip()[:1] in tuple(",(–-") and after - span.end <= _REACH
+        return is_apposition and _count(own, span.end, after) > 0
 
     def _is_long(self, span: Span) -> bool:
         return self.is_cjk and span.end - span.start > _LONG

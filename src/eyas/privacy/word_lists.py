@@ -1,6 +1,7 @@
 """Loads the word lists of the detectors, and joins them in one lexicon.
 
-There are two sources: the folders in languages/, and the names and towns of the installed package Faker (MIT).
+The sources are the folders in languages/, the names and towns of the installed package Faker (MIT), and the towns of
+the telephone prefixes in the installed package phonenumbers (Apache-2.0).
 languages/README.md explains the files of a folder. All entries are in lower case and none repeats
 (tests/privacy/test_word_lists.py checks this).
 """
@@ -40,6 +41,8 @@ _CORE_LOCALES = """
 _CITY_LOCALES = "de_AT de_CH de_DE nl_BE nl_NL pl_PL pt_PT sv_SE it_IT".split()  # noqa: SIM905
 _COUNTRY_LOCALES = "en_US de_DE fr_FR es_ES it_IT pt_PT nl_NL pl_PL sv_SE".split()  # noqa: SIM905
 _MAX_CITY_WORDS = 3
+_TOWN_LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt", "ru", "sv")
+_TOWN_PARTS = re.compile(r"[/,(]| - ")  # "Albany, NY", "Horb/Sulz", "Olinda - PE"
 _CJK_LOCALES = {"zh": ("zh_CN", "zh_TW"), "ja": ("ja_JP",), "ko": ("ko_KR",)}
 
 
@@ -160,6 +163,7 @@ class Lexicon:
         stop: Words that are never part of a name: function words, countries.
         common: Ordinary words of the nine languages, with those in `stop`. One of them alone is no name.
         cities: Towns, of up to three words joined by one space.
+        towns: More towns. Many of them are ordinary words of some language.
         core_names: First names of the countries where the nine languages are spoken.
         sure_names: First names that are no ordinary word. One of them, capitalized, is a name without more evidence.
         female_names: First names of women.
@@ -172,6 +176,7 @@ class Lexicon:
     stop: frozenset[str]
     common: frozenset[str]
     cities: frozenset[str]
+    towns: frozenset[str]
     core_names: frozenset[str]
     sure_names: frozenset[str]
     female_names: frozenset[str]
@@ -182,10 +187,11 @@ class Lexicon:
 def load_lexicon() -> Lexicon:
     """Returns the lexicon. The first process builds it (seconds); later ones read it from the cache directory (0.1 s).
 
-    The name of the cached file holds a digest of this package and of Faker's version. A new version of either makes a
-    new file.
+    The name of the cached file holds a digest of this package, of Faker's version and of phonenumbers' version. A new
+    version of any of them makes a new file.
     """
-    code = hashlib.sha256(f"{code_digest()}\0{version('faker')}".encode()).hexdigest()[:24]
+    versions = f"{version('faker')}\0{version('phonenumbers')}"
+    code = hashlib.sha256(f"{code_digest()}\0{versions}".encode()).hexdigest()[:24]
     lists = json.loads(bytes(load_cached("privacy-lexicon", code, _build_lists, _MAX_CACHED_FILES)))
     return Lexicon(**{name: frozenset(words) for name, words in lists.items()})
 
@@ -207,6 +213,7 @@ def _build_lists() -> bytes:
         "stop": stop,
         "common": common,
         "cities": _read_cities() - capitalized | states,
+        "towns": _read_towns_of_prefixes() - first - last,
         "core_names": core,
         # Three letters are a word in some language, unless people of the nine languages bear the name.
         "female_names": _read_names(_CORE_LOCALES, "female")[0],
@@ -316,7 +323,18 @@ def _read_cities() -> frozenset[str]:
         listed = set(_read_list(_provider("address", locale), "cities"))
         # Italy's list names every hamlet, ordinary words among them: only those of more than six letters count.
         names |= {name for name in listed if locale != "it_IT" or len(name) > 6}
+    return _as_cities(names)
+
+
+def _as_cities(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.casefold() for name in names if len(name) > 3 and len(name.split()) <= _MAX_CITY_WORDS)
+
+
+def _read_towns_of_prefixes() -> frozenset[str]:
+    """Returns the towns of the telephone prefixes of all countries, in the languages of the towns."""
+    prefixes = importlib.import_module("phonenumbers.geodata").GEOCODE_DATA.values()
+    listed = {town for names in prefixes for language, town in names.items() if language in _TOWN_LANGUAGES}
+    return _as_cities({part.strip() for town in listed for part in _TOWN_PARTS.split(town)})
 
 
 def _world_cities() -> list[str]:
