@@ -33,10 +33,22 @@ from eyas.evalsets.families.documents import SHORT_SIZE, write_passages
 VOCAB_SIZE = 4096
 SPECIAL = ("<|pad|>", "<|begin|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
 CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{% if message['role'] not in ['system', 'user', 'assistant'] %}"
-    "{{ raise_exception('role must be system, user or assistant, not ' + message['role']) }}{% endif %}"
-    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{{ bos_token }}"
+    "{% if tools %}{{ '<|system|>' }}"
+    "{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] + '\n\n' }}{% endif %}"
+    "{{ 'You may call these functions:\n<tools>\n' }}{% for tool in tools %}{{ tool | tojson + '\n' }}{% endfor %}"
+    "{{ '</tools>\nA call is JSON between two tags:\n<tool_call>\n' }}"
+    '{{ \'{"name": NAME, "arguments": OBJECT}\n</tool_call><|end|>\' }}{% endif %}'
+    "{% for message in messages %}{% set content = message['content'] or '' %}"
+    "{% if message['role'] not in ['system', 'user', 'assistant', 'tool'] %}"
+    "{{ raise_exception('role must be system, user, assistant or tool, not ' + message['role']) }}{% endif %}"
+    "{% if message['role'] == 'tool' %}{{ '<|user|><tool_response>\n' + content + '\n</tool_response><|end|>' }}"
+    "{% elif not (tools and loop.first and message['role'] == 'system') %}"
+    "{{ '<|' + message['role'] + '|>' + content }}"
+    "{% for call in message['tool_calls'] or [] %}{% if content or not loop.first %}{{ '\n' }}{% endif %}"
+    "{{ '<tool_call>\n{\"name\": \"' + call['function']['name'] + '\", \"arguments\": ' }}"
+    "{{ call['function']['arguments'] | tojson + '}\n</tool_call>' }}{% endfor %}"
+    "{{ '<|end|>' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 EVAL_EXAMPLES = 400  # per family: answers of these never occur in the training text

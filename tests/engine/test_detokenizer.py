@@ -30,6 +30,14 @@ def test_the_pieces_add_up(text: str) -> None:
         assert not any(UNFINISHED in piece for piece in pieces), "no half character is shown"
 
 
+def test_only_the_shown_special_tokens_give_text() -> None:
+    tokenizer = tiny_tokenizer()
+    ids = tokenizer.encode("<|im_start|>ü<|user|>b<|im_end|><|end|>", add_special_tokens=False)
+    shown = [int(str(tokenizer.convert_tokens_to_ids(name))) for name in ("<|im_start|>", "<|im_end|>")]
+    detokenizer = Detokenizer(tokenizer, shown)
+    assert "".join(detokenizer.push(token) for token in ids) == "<|im_start|>üb<|im_end|>"
+
+
 def test_an_answer_that_ends_inside_a_character() -> None:
     tokenizer = tiny_tokenizer()
     ids = tokenizer.encode("ab🦅", add_special_tokens=False)[:-1]

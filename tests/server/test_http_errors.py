@@ -96,7 +96,8 @@ WRONG_CHAT = {
     "logprobs": [1, "yes"],
     "top_logprobs": [3, -1, 21],
     "tools": [[{"type": "x"}], {}],
-    "tool_choice": ["required", {"type": "function", "function": {"name": "f"}}],
+    "tool_choice": ["any", "required", {"type": "function", "function": {"name": "f"}}, {"type": "allowed_tools"}],
+    "parallel_tool_calls": ["no"],
 }
 WRONG_COMPLETION = {
     "prompt": [[], [[]], None, 5, [1, "a"], ["a", [1]], {}, [-1], [[288]], ["x"] * 129, [1.5]],
@@ -152,7 +153,7 @@ def test_parameters_that_do_not_fit_together(http):
 
 def test_null_counts_as_left_out(http):
     long = "x" * 495  # without max_tokens, the answer goes on to the end of the context
-    names = [*WRONG, "logprobs", "top_logprobs", "tools", "tool_choice", "max_completion_tokens"]
+    names = [*WRONG, "logprobs", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "max_completion_tokens"]
     assert chat(http, **dict.fromkeys(names), messages=[{"role": "user", "content": long}]).status_code == 200
     assert completion(http, **dict.fromkeys([*WRONG, "logprobs", "echo", "suffix", "best_of"])).status_code == 200
 

@@ -47,7 +47,7 @@ def test_tools_and_calls_reach_the_template():
     assert render(messages, [], tokenizer) == calls
 
 
-@pytest.mark.parametrize("arguments", ["", "{", "[1]", "3", "[" * 100_000])
+@pytest.mark.parametrize("arguments", ["{", "[1]", "3", "[" * 100_000])
 def test_arguments_that_are_not_an_object_are_rejected(arguments):
     call = {**CALL, "function": {"name": "add", "arguments": arguments}}
     with pytest.raises(ApiError) as rejected:

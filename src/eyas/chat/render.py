@@ -10,8 +10,8 @@ how to write tool calls and how much of the reasoning of earlier answers to keep
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from typing import Any
 
@@ -41,6 +41,17 @@ class RenderedRow:
 
 
 @dataclass(frozen=True)
+class TemplateMessage(Message):
+    """A message with keys that only chat templates read: tool calls, tool results, a name."""
+
+    extra_fields: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the message as the template gets it."""
+        return {"role": self.role, "content": self.content, **self.extra_fields}
+
+
+@dataclass(frozen=True)
 class _RenderedTurn:
     """One assistant turn: the ids of its prompt, the ids of the answer, and the loss mask of the answer's ids."""
 
@@ -65,7 +76,7 @@ def render_prompt(
     Raises:
         InputError: The tokenizer has no chat template, or the template rejects the messages.
     """
-    return _encode(_apply_template(messages, tokenizer, generate=True, tools=tools), tokenizer)
+    return _encode(render_text(messages, tokenizer, generate=True, tools=tools), tokenizer)
 
 
 def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[RenderedRow]:
@@ -117,9 +128,9 @@ def render_answer(
         The ids. None if the template changes the prompt before an answer, or drops the answer's reasoning or tool
         calls, because its text then differs from what the model generated.
     """
-    prompt_text = _apply_template(before, tokenizer, generate=True)
+    prompt_text = render_text(before, tokenizer, generate=True)
     answered = [*before, answer]
-    text = _apply_template(answered, tokenizer, generate=False)
+    text = render_text(answered, tokenizer, generate=False)
     shown = text.removeprefix(prompt_text)
     reasoning = (answer.reasoning or "").strip()
     if any(part not in shown for part in (reasoning, *(call.name for call in answer.tool_calls))):
@@ -127,7 +138,7 @@ def render_answer(
     if has_end_of_turn:
         ids = _ids_after_prompt(prompt_text, text, tokenizer)
         return None if ids is None else ids[: _count_supervised(ids, answered, tokenizer)]
-    text = text.removesuffix(_turn_suffix(answered, tokenizer))
+    text = text.removesuffix(turn_suffix(answered, tokenizer))
     if not answer.content and not answer.tool_calls and reasoning:
         text = text[: text.rindex(reasoning) + len(reasoning)]  # cut inside the reasoning, which the template closed
     return _ids_after_prompt(prompt_text, text, tokenizer)
@@ -155,12 +166,12 @@ def _render_turn(
     conversation: Conversation, turn: int, place: int, tokenizer: PreTrainedTokenizerBase
 ) -> _RenderedTurn:
     before, answered = conversation.messages[:place], conversation.messages[: place + 1]
-    prompt_text = _apply_template(before, tokenizer, generate=True)
+    prompt_text = render_text(before, tokenizer, generate=True)
     prompt = _encode(prompt_text, tokenizer)
     if conversation.turns:
         generated = conversation.turns[turn]
         return _RenderedTurn(prompt, list(generated.token_ids), list(generated.loss_mask))
-    ids = _ids_after_prompt(prompt_text, _apply_template(answered, tokenizer, generate=False), tokenizer)
+    ids = _ids_after_prompt(prompt_text, render_text(answered, tokenizer, generate=False), tokenizer)
     if ids is None:
         problem = f"The chat template does not put the answer of conversation {conversation.id} after"
         raise InputError(f"{problem} its generation prompt, but serving does", FIX_TEMPLATE)
@@ -194,29 +205,30 @@ def _count_supervised(ids: list[int], answered: Sequence[Message], tokenizer: Pr
     """
     added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
     special = {*tokenizer.all_special_ids, *(token for token, entry in added.items() if entry.special)}
-    in_suffix = sum(token in special for token in _encode(_turn_suffix(answered, tokenizer), tokenizer))
+    in_suffix = sum(token in special for token in _encode(turn_suffix(answered, tokenizer), tokenizer))
     places = [i for i, token in enumerate(ids) if token in special]
     if in_suffix == 0 or len(places) < in_suffix:
         return len(ids)  # a template without end-of-turn token: the model has to write all that it writes
     return places[-in_suffix] + 1
 
 
-def _turn_suffix(answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
+def turn_suffix(answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
     """Returns the text that the template writes after an answer: the common end of two different answers."""
     first, second = (
-        _apply_template([*answered[:-1], Message("assistant", text)], tokenizer, generate=False) for text in ("0", "1")
+        render_text([*answered[:-1], Message("assistant", text)], tokenizer, generate=False) for text in ("0", "1")
     )
     equal = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(first), reversed(second), strict=False))
     length = sum(1 for _ in equal)
     return first[len(first) - length :]
 
 
-def _apply_template(
+def render_text(
     messages: Sequence[Message],
     tokenizer: PreTrainedTokenizerBase,
     generate: bool,
     tools: Sequence[dict[str, Any]] = (),
 ) -> str:
+    """Returns the text that the chat template makes of the messages. Raises InputError, like `render_prompt`."""
     if not isinstance(tokenizer.chat_template, str) or not tokenizer.chat_template.strip():
         raise InputError(
             "The target's tokenizer has no chat template",
@@ -245,6 +257,8 @@ def _apply_template(
 def _to_template_message(message: Message) -> dict[str, Any]:
     """Returns the message for a template: reasoning under both common keys, valid tool arguments as JSON objects."""
     value = message.to_json()
+    if isinstance(message, TemplateMessage):
+        return value
     if "reasoning_content" in value:
         value["reasoning"] = value["reasoning_content"]
     for call in value.get("tool_calls", ()):

@@ -3,7 +3,7 @@
 A token may end in the middle of a character, and a stop string may end in the middle of a token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
@@ -12,10 +12,13 @@ CONTEXT = 4  # ids decoded again with each new one, because some tokenizers stri
 
 
 class Detokenizer:
-    """A decoder for one growing list of token ids. Special tokens give no text."""
+    """A decoder for one growing list of token ids. Special tokens give no text, except those of `shown_ids`."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, shown_ids: Collection[int] = ()) -> None:
         self.tokenizer = tokenizer
+        added = tokenizer.added_tokens_decoder if shown_ids else {}
+        self._hidden_ids = {token for token, entry in added.items() if entry.special and token not in shown_ids}
+        self._shows_special = bool(shown_ids)
         self.ids: list[int] = []
         self._start = 0  # index of the id where decoding starts
         self._shown = 0  # characters from there on that were returned
@@ -36,7 +39,8 @@ class Detokenizer:
         return self._decode()[self._shown :]
 
     def _decode(self) -> str:
-        text = self.tokenizer.decode(self.ids[self._start :], skip_special_tokens=True)
+        ids = [token for token in self.ids[self._start :] if token not in self._hidden_ids]
+        text = self.tokenizer.decode(ids, skip_special_tokens=not self._shows_special)
         assert isinstance(text, str), "one list of ids gives one text"
         return text
 
@@ -53,11 +57,14 @@ class TextStream:
         "joy"     "an ENjoy"
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str]) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str], shown_ids: Collection[int] = ()
+    ) -> None:
         self.text = ""
+        self.shown_ids = shown_ids
         self._stops = tuple(stops)
         self._held = ""
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, shown_ids)
 
     def push(self, token: int) -> bool:
         """Adds a token. Returns True if the text now contains a stop string; the output must then end."""

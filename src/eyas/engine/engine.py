@@ -127,7 +127,7 @@ class Engine:
             self.max_new_tokens(request),
             time.perf_counter(),
             list(request.prompt_ids),
-            TextStream(self.target.tokenizer, request.stop.strings) if wants_text else None,
+            TextStream(self.target.tokenizer, request.stop.strings, request.shown_ids) if wants_text else None,
         )
         self.scheduler.waiting.append(state)
         return state.output

@@ -94,6 +94,11 @@ class Grammar:
         """
         return cls(vocab, LLMatcher.grammar_from_regex(pattern), "the regular expression")
 
+    @classmethod
+    def lark(cls, vocab: GrammarVocab, text: str, what: str) -> "Grammar":
+        """Returns the grammar of a text in llguidance's Lark syntax. Raises InputError, which names it as `what`."""
+        return cls(vocab, LLMatcher.grammar_from_lark(text), what)
+
     def start(self) -> "GrammarState":
         """Returns a new state, for an output that is still empty."""
         return GrammarState(self.vocab, self._matcher.deep_copy())

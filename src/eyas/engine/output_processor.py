@@ -144,6 +144,8 @@ class OutputProcessor:
     def _finish_reason(self, state: RequestState, token: int) -> FinishReason | None:
         stop = state.output.request.stop
         if token in stop.ids or (token in self._eos_ids and not stop.ignore_eos):
+            if state.text_stream is not None and token in state.text_stream.shown_ids:
+                state.text_stream.push(token)  # the end of a tool call may end the output too
             return "stop"
         if state.text_stream is not None and state.text_stream.push(token):
             return "stop"

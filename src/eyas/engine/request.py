@@ -44,6 +44,7 @@ class Request:
         logprobs: The number of alternatives to report for each token, besides the token itself; None for no
             log-probabilities.
         wants_text: True to fill `RequestOutput.text` while tokens are generated.
+        shown_ids: The special tokens that give text. Others give none.
         wants_rounds: True to update `RequestOutput.draft_tree` in each round. The whole batch then runs slower, without
             CUDA graphs.
     """
@@ -58,6 +59,7 @@ class Request:
     grammar: Grammar | None = None
     logprobs: int | None = None
     wants_text: bool = False
+    shown_ids: frozenset[int] = frozenset()
     wants_rounds: bool = False
 
 

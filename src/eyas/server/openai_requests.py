@@ -53,11 +53,12 @@ class FunctionCall(StrictModel):
 
 
 class ToolCall(StrictModel):
-    """A tool call that the assistant made earlier."""
+    """A tool call that the assistant made earlier. index: ignored; clients copy it from streams."""
 
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
+    index: int | None = None
 
 
 class _NamedMessage(StrictModel):
@@ -86,7 +87,7 @@ class AssistantMessage(_NamedMessage):
 
     role: Literal["assistant"]
     content: Content | None = None
-    tool_calls: Annotated[list[ToolCall], Field(min_length=1)] | None = None
+    tool_calls: list[ToolCall] | None = None
     refusal: None = None
     annotations: None = None
     audio: None = None
@@ -94,7 +95,7 @@ class AssistantMessage(_NamedMessage):
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
-        if self.content is None and self.tool_calls is None:
+        if self.content is None and not self.tool_calls:
             raise ValueError("An assistant message has neither content nor tool_calls. Add one of them.")
         return self
 
@@ -111,13 +112,16 @@ ChatMessage = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMes
 Messages = Annotated[list[ChatMessage], Field(min_length=1)]
 
 
-class Function(StrictModel):
-    """A function that the model may call. Only strict = false is accepted, since arguments are not constrained."""
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
 
-    name: str
+
+class Function(StrictModel):
+    """A function that the model may call. strict: the arguments of every call fit the schema `parameters`."""
+
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
 
 
 class Tool(StrictModel):
@@ -125,6 +129,36 @@ class Tool(StrictModel):
 
     type: Literal["function"] = "function"
     function: Function
+
+
+class FunctionReference(StrictModel):
+    """The name of a function."""
+
+    name: FunctionName
+
+
+class ToolReference(StrictModel):
+    """One of the tools of the request. As `tool_choice`, the answer is a call of it."""
+
+    type: Literal["function"]
+    function: FunctionReference
+
+
+class AllowedToolSet(StrictModel):
+    """The tools that the model may call, out of those of the request. mode: as the `tool_choice` of that name."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolReference], Field(min_length=1)]
+
+
+class AllowedTools(StrictModel):
+    """A `tool_choice` that restricts the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedToolSet
+
+
+ToolChoice = Literal["auto", "none", "required"] | Annotated[ToolReference | AllowedTools, Field(discriminator="type")]
 
 
 # --- parameters ------------------------------------------------------------------------------------------------------
@@ -226,6 +260,15 @@ class GenerationRequest(StrictModel):
         return value
 
 
+def chosen_names(choice: ToolChoice | None) -> list[str] | None:
+    """Returns the names of the functions that a `tool_choice` restricts calls to; None for all."""
+    if isinstance(choice, ToolReference):
+        return [choice.function.name]
+    if isinstance(choice, AllowedTools):
+        return [tool.function.name for tool in choice.allowed_tools.tools]
+    return None
+
+
 class ChatRequest(GenerationRequest):
     """The body of a request to POST /v1/chat/completions."""
 
@@ -233,14 +276,27 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS, description="Alias of max_tokens.")] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS, description="Needs logprobs.")] | None = None
-    tools: list[Tool] | None = Field(None, description="For the chat template. Tool calls in the output stay text.")
-    tool_choice: Literal["auto", "none"] | None = Field(None, description="none: the chat template gets no tools.")
+    tools: list[Tool] | None = Field(None, description="Functions that the model may call.")
+    tool_choice: ToolChoice | None = Field(None, description="auto (default with tools); none: as without tools.")
+    parallel_tool_calls: bool | None = Field(None, description="Default true. false: at most one call in an answer.")
 
     @field_validator("top_logprobs")
     @classmethod
     def _needs_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and not info.data.get("logprobs"):
             raise ValueError("top_logprobs works only with logprobs=true. Set logprobs=true or remove top_logprobs.")
+        return value
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _names_tools(cls, value: ToolChoice | None, info: ValidationInfo) -> ToolChoice | None:
+        named = chosen_names(value)
+        tools = info.data.get("tools") or []
+        if value not in (None, "none") and not tools:
+            raise ValueError("tool_choice works only with tools. Add tools or remove tool_choice.")
+        unknown = set(named or ()) - {tool.function.name for tool in tools}
+        if unknown:
+            raise ValueError(f"tool_choice names {min(unknown)!r}, which is not one of the tools. Add it to tools.")
         return value
 
     @field_validator("max_completion_tokens")

@@ -164,15 +164,34 @@ class ChatLogprobs(ResponseModel):
     refusal: None
 
 
+class CalledFunction(ResponseModel):
+    """The function of a tool call. arguments: a JSON object as text. In a stream, the name comes first."""
+
+    name: str = ""
+    arguments: str
+
+
+class AnswerToolCall(ResponseModel):
+    """A call in an answer. Only a streamed one has an index; its id and type are sent once."""
+
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int = 0
+
+
 class ResponseMessage(ResponseModel):
-    """The message of a chat choice."""
+    """The message of a chat choice. content: null if there are only calls. The reasoning has two common names."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning_content: str = ""
+    reasoning: str = ""
+    tool_calls: list[AnswerToolCall] = Field(default=[])
 
 
-ReplyFinishReason = Literal["stop", "length"]
+ReplyFinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class ChatChoice(ResponseModel):
@@ -200,6 +219,9 @@ class Delta(ResponseModel):
 
     role: Literal["assistant"] = "assistant"
     content: str = ""
+    reasoning_content: str = ""
+    reasoning: str = ""
+    tool_calls: list[AnswerToolCall] = Field(default=[])
 
 
 class ChatChunkChoice(ResponseModel):

@@ -3,13 +3,15 @@
 import json
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
 from eyas.base.errors import EyasError
-from eyas.chat.conversation import Message, Role
-from eyas.chat.render import render_prompt
+from eyas.chat.conversation import Role
+from eyas.chat.render import TemplateMessage, render_prompt
+from eyas.chat.tool_format import ToolFormat
+from eyas.chat.tool_grammar import write_tool_grammar
 from eyas.engine.grammar import Grammar, GrammarVocab
 from eyas.engine.request import Request, StopCriteria
 from eyas.model.target import Target
@@ -23,6 +25,7 @@ from eyas.server.openai_requests import (
     Tool,
     content_text,
 )
+from eyas.server.tool_use import ToolUse, find_tool_use, no_tools
 from eyas.tree.sampling import SamplingParams
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
@@ -32,16 +35,6 @@ SAMPLING_KEYS = {"temperature", "top_p", "min_p", "repetition_penalty", "presenc
 ANY_OBJECT = {"type": "object"}
 
 Ids = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _TemplateMessage(Message):
-    """A message with the keys that only chat templates read: tool calls, tool results, a name."""
-
-    extra_fields: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"role": self.role, "content": self.content, **self.extra_fields}
 
 
 @dataclass(frozen=True)
@@ -66,8 +59,10 @@ class RequestParser:
             body: the validated body.
             id_prefix: the requests get the ids `id_prefix`-0, `id_prefix`-1, ...
         """
+        tool_use = None
         if isinstance(body, ChatRequest):
-            tools = [] if body.tools is None or body.tool_choice == "none" else body.tools
+            tool_use = self.tool_use(body)
+            tools = () if tool_use is None else tool_use.tools
             param, prompts = "messages", [self.encode_messages(body.messages, tools)]
             limit = body.max_completion_tokens or body.max_tokens
             logprobs = (body.top_logprobs or 0) if body.logprobs else None
@@ -80,7 +75,7 @@ class RequestParser:
             text = f"{len(prompts)} prompts with n={n} need {len(prompts) * n} outputs, but one call may have "
             raise bad_request(f"{text}{openai_requests.MAX_CHOICES}. Send several calls.", param="n")
         limits = [self._max_tokens(prompt, param, limit) for prompt in prompts]
-        sampling, stop, grammar = self._sampling(body), self._stop(body), self._grammar(body)
+        sampling, stop, grammar = self._sampling(body), self._stop(body), self._grammar(body, tool_use)
         wants_rounds = body.stream_options is not None and bool(body.stream_options.include_rounds)
         seed = secrets.randbelow(NUM_SEEDS) if body.seed is None else body.seed % NUM_SEEDS
         return [
@@ -94,6 +89,7 @@ class RequestParser:
                 speculation=body.speculation or "auto",
                 logprobs=logprobs,
                 wants_text=True,
+                shown_ids=frozenset() if tool_use is None else tool_use.format.marker_ids,
                 wants_rounds=wants_rounds,
                 grammar=grammar,
             )
@@ -103,12 +99,18 @@ class RequestParser:
     def encode_messages(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> Ids:
         """Returns the ids of the rendered messages, up to the start of the next assistant message."""
         self._check_length(sum(len(content_text(message.content) or "") for message in messages), "messages")
-        rendered = [_to_message(index, message) for index, message in enumerate(messages)]
+        if tools and not self._tool_format.knows_tools:
+            raise no_tools("tools")
+        rendered = [self._to_message(index, message) for index, message in enumerate(messages)]
         try:
-            described = [tool.model_dump(exclude_none=True) for tool in tools]
+            described = [tool.model_dump(exclude={"function": {"strict"}}, exclude_none=True) for tool in tools]
             return tuple(render_prompt(rendered, self.target.tokenizer, described))
         except EyasError as error:
             raise to_api_error(error, "messages") from None
+
+    def tool_use(self, body: ChatRequest) -> ToolUse | None:
+        """Returns how the answers may call tools; None if they may not."""
+        return find_tool_use(body, self._tool_format)
 
     def encode_prompt(self, text: str) -> Ids:
         """Returns the ids of a plain prompt, with the begin-of-text token if the tokenizer adds one."""
@@ -162,10 +164,11 @@ class RequestParser:
         self._check_token_ids(ids, "stop_token_ids")
         return StopCriteria(strings, ids, bool(body.ignore_eos))
 
-    def _grammar(self, body: GenerationRequest) -> Grammar | None:
+    def _grammar(self, body: GenerationRequest, tool_use: ToolUse | None) -> Grammar | None:
         """Returns the grammar that the body asks for; None if it asks for none.
 
-        Five parameters can hold a schema or regular expression. Raises ApiError if more than one of them is set.
+        Five parameters can hold a schema or regular expression. Raises ApiError if more than one of them is set. They
+        have no effect if the answer must be a tool call.
         """
         outputs, response_format = body.structured_outputs or openai_requests.StructuredOutputs(), body.response_format
         schemas = {"guided_json": body.guided_json, "structured_outputs.json": outputs.json_}
@@ -175,22 +178,57 @@ class RequestParser:
             schemas["response_format"] = response_format.json_schema.schema_ or ANY_OBJECT
         regexes = {"guided_regex": body.guided_regex, "structured_outputs.regex": outputs.regex}
         names = [name for name, value in (*schemas.items(), *regexes.items()) if value is not None]
+        if tool_use is not None and (tool_use.choice != "auto" or not names):
+            names = [] if tool_use.rules(None) is None else ["tools"]
         if not names:
             return None
         if body.ignore_eos:
             names.append("ignore_eos")
+        if tool_use is not None and regexes.get(names[0]) is not None:
+            names.append("tools")
         if len(names) > 1:
             text = f"{' and '.join(names)} exclude each other. Keep one of them."
             raise bad_request(text, param=names[1])
         param = names[0]
         schema, regex = schemas.get(param), regexes.get(param)
         try:
-            if schema is not None:
-                return Grammar.json_schema(self._vocab, schema)
+            grammar = None if schema is None else Grammar.json_schema(self._vocab, schema)
+            if tool_use is not None:
+                return self._tool_grammar(tool_use, json.loads(schema) if isinstance(schema, str) else schema)
+            if grammar is not None:
+                return grammar
             assert regex is not None, names
             return Grammar.regex(self._vocab, regex)
         except EyasError as error:
             raise to_api_error(error, param) from None
+
+    def _tool_grammar(self, tool_use: ToolUse, content: dict[str, Any] | None) -> Grammar:
+        rules = tool_use.rules(None if tool_use.choice != "auto" else content)
+        assert rules is not None
+        added = self.target.tokenizer.added_tokens_decoder
+        special_ids = {entry.content: token for token, entry in added.items() if entry.special}
+        text = write_tool_grammar(tool_use.family, rules, special_ids, self._vocab.eos_ids)
+        return Grammar.lark(self._vocab, text, "the tools")
+
+    @cached_property
+    def _tool_format(self) -> ToolFormat:
+        return ToolFormat(self.target.tokenizer)
+
+    def _to_message(self, index: int, message: ChatMessage) -> TemplateMessage:
+        extra: dict[str, Any] = {} if message.name is None else {"name": message.name}
+        content = content_text(message.content)
+        if isinstance(message, openai_requests.AssistantMessage) and message.tool_calls:
+            if not self._tool_format.knows_tools and self._tool_format.family is None:
+                raise no_tools("messages")
+            extra["tool_calls"] = []
+            for number, call in enumerate(message.tool_calls):
+                _check_arguments(call, f"messages.{index}.tool_calls.{number}.function.arguments")
+                name, arguments = call.function.name, call.function.arguments or "{}"
+                extra["tool_calls"].append(self._tool_format.template_call(call.id, name, arguments))
+        if isinstance(message, openai_requests.ToolMessage):
+            extra["tool_call_id"] = message.tool_call_id
+        role = "system" if message.role == "developer" else message.role
+        return TemplateMessage(cast(Role, role), content or "", extra_fields=extra)
 
     @cached_property
     def _vocab(self) -> GrammarVocab:
@@ -223,23 +261,10 @@ def check_model(name: str | None, served: str) -> None:
         raise ApiError(404, text, param="model", code="model_not_found")
 
 
-def _to_message(index: int, message: ChatMessage) -> Message:
-    extra: dict[str, Any] = {} if message.name is None else {"name": message.name}
-    if isinstance(message, openai_requests.AssistantMessage) and message.tool_calls is not None:
-        extra["tool_calls"] = [call.model_dump() for call in message.tool_calls]
-        for number, call in enumerate(message.tool_calls):
-            _check_arguments(call, f"messages.{index}.tool_calls.{number}.function.arguments")
-    if isinstance(message, openai_requests.ToolMessage):
-        extra["tool_call_id"] = message.tool_call_id
-    role = "system" if message.role == "developer" else message.role
-    # Templates accept what training data never has: the role "tool", and an assistant message without content.
-    return _TemplateMessage(cast(Role, role), cast(str, content_text(message.content)), extra_fields=extra)
-
-
 def _check_arguments(call: openai_requests.ToolCall, param: str) -> None:
-    """Raises ApiError for arguments that are not a JSON object. `chat.render` gives the object to the template."""
+    """Raises ApiError for arguments that are not a JSON object. Empty text counts as one, as clients send it."""
     try:
-        arguments = json.loads(call.function.arguments)
+        arguments = json.loads(call.function.arguments or "{}")
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):

@@ -17,6 +17,7 @@ from eyas.engine.request import Request, RequestOutput, TokenLogprob
 from eyas.server import openai_responses as responses
 from eyas.server.generation import OutputDelta
 from eyas.server.openai_responses import ResponseMetrics, SpeculativeStats, Usage
+from eyas.server.tool_use import AnswerParser, ToolUse
 
 MIN_LOGPROB = -9999.0  # OpenAI's number for "very unlikely"; JSON has no minus infinity
 REPLACEMENT_CHARACTER = "\ufffd"
@@ -108,8 +109,10 @@ class ResponseBuilder(ABC):
         """Builds the response of a call without stream."""
 
     @abstractmethod
-    def build_chunk(self, delta: OutputDelta, request: Request, extra: dict[str, Any]) -> responses.ResponseModel:
-        """Builds the chunk of a delta. extra: additional top-level keys of the chunk, for example usage."""
+    def build_chunks(
+        self, delta: OutputDelta, request: Request, extra: dict[str, Any]
+    ) -> Sequence[responses.ResponseModel]:
+        """Builds the chunks of a delta. extra: additional top-level keys of the chunks, for example usage."""
 
     @abstractmethod
     def build_usage_chunk(self, usage: Usage, outputs: Sequence[RequestOutput]) -> responses.ResponseModel:
@@ -153,33 +156,62 @@ class ChatResponseBuilder(ResponseBuilder):
 
     id_prefix = "chatcmpl"
 
-    def __init__(self, model: ServedModel, wants_token_ids: bool) -> None:
+    def __init__(self, model: ServedModel, wants_token_ids: bool, tool_use: ToolUse | None = None) -> None:
         super().__init__(model, wants_token_ids)
+        self._tool_use = tool_use
+        self._answers: dict[int, AnswerParser] = {}
         self._started: set[int] = set()  # the outputs whose first chunk has been built
 
     def build_response(self, outputs: Sequence[RequestOutput], usage: Usage) -> responses.ChatResponse:
         """Builds a chat.completion."""
-        choices = [
-            responses.ChatChoice(
-                **self._choice_fields(index, output, output.request),
-                message=responses.ResponseMessage(role="assistant", content=output.text, refusal=None),
-            )
-            for index, output in enumerate(outputs)
-        ]
+        choices = []
+        for index, output in enumerate(outputs):
+            fields = self._choice_fields(index, output, output.request)
+            message: dict[str, Any] = {"content": output.text}
+            if self._tool_use is not None:
+                answer = AnswerParser(self._tool_use, output.request.prompt_ids)
+                message = answer.message(output.text)
+                fields["finish_reason"] = answer.finish_reason(output.finish_reason)
+            reply = responses.ResponseMessage(role="assistant", refusal=None, **message)
+            choices.append(responses.ChatChoice(**fields, message=reply))
         keys = {**self.header, "object": "chat.completion", **self._prompt_ids(outputs[0].request)}
         return responses.ChatResponse(**keys, choices=choices, usage=usage, metrics=self._metrics(outputs))
 
-    def build_chunk(self, delta: OutputDelta, request: Request, extra: dict[str, Any]) -> responses.ChatChunk:
-        """Builds a chat.completion.chunk. The first one of an output has the role, the very first the prompt's ids."""
+    def build_chunks(
+        self, delta: OutputDelta, request: Request, extra: dict[str, Any]
+    ) -> Sequence[responses.ChatChunk]:
+        """Builds chat.completion.chunks. The first one of an output has the role, the very first the prompt's ids.
+
+        An answer with tool calls has its finish reason in a chunk of its own.
+        """
+        deltas: list[dict[str, Any]] = [{"content": delta.text}]
+        reason: str | None = delta.finish_reason
+        if self._tool_use is not None:
+            if delta.index not in self._answers:
+                self._answers[delta.index] = AnswerParser(self._tool_use, request.prompt_ids)
+            answer = self._answers[delta.index]
+            deltas = answer.deltas(delta.text, reason is not None)
+            reason = answer.finish_reason(reason)
+            has_news = delta.logprobs or delta.token_texts is not None or self.wants_token_ids or extra.get("usage")
+            if (reason is not None and (answer.has_calls or not deltas)) or (has_news and not deltas):
+                deltas.append({})
+            if not deltas:
+                return []
         is_first = delta.index not in self._started
         self._started.add(delta.index)
         role: dict[str, Any] = {"role": "assistant"} if is_first else {}
         keys = {**self.header, "object": "chat.completion.chunk", **extra}
         if is_first and len(self._started) == 1:
             keys |= self._prompt_ids(request)
+        chunks = []
         fields = self._choice_fields(delta.index, delta, request)
-        choice = responses.ChatChunkChoice(**fields, delta=responses.Delta(**role, content=delta.text))
-        return responses.ChatChunk(**keys, choices=[choice])
+        for number, part in enumerate(deltas, 1):
+            fields["finish_reason"] = reason if number == len(deltas) else None
+            choice = responses.ChatChunkChoice(**fields, delta=responses.Delta(**role, **part))
+            chunks.append(responses.ChatChunk(**keys, choices=[choice]))
+            fields, role = {"index": delta.index, "logprobs": None}, {}
+            keys.pop("prompt_token_ids", None)
+        return chunks
 
     def build_usage_chunk(self, usage: Usage, outputs: Sequence[RequestOutput]) -> responses.ChatChunk:
         """Builds a chat.completion.chunk without a choice."""
@@ -219,13 +251,15 @@ class CompletionResponseBuilder(ResponseBuilder):
             choices.append(responses.CompletionChoice(**fields, text=output.text))
         return responses.CompletionResponse(**self.header, choices=choices, usage=usage, metrics=self._metrics(outputs))
 
-    def build_chunk(self, delta: OutputDelta, request: Request, extra: dict[str, Any]) -> responses.CompletionChunk:
+    def build_chunks(
+        self, delta: OutputDelta, request: Request, extra: dict[str, Any]
+    ) -> Sequence[responses.CompletionChunk]:
         """Builds a chunk. The first one of an output has the ids of its prompt."""
         prompt_ids = {} if delta.index in self._num_chars else self._prompt_ids(request)
         self._num_chars.setdefault(delta.index, 0)
         fields = {**self._choice_fields(delta.index, delta, request), **prompt_ids}
         choice = responses.CompletionChunkChoice(**fields, text=delta.text)
-        return responses.CompletionChunk(**self.header, **extra, choices=[choice])
+        return [responses.CompletionChunk(**self.header, **extra, choices=[choice])]
 
     def build_usage_chunk(self, usage: Usage, outputs: Sequence[RequestOutput]) -> responses.CompletionChunk:
         """Builds a chunk without a choice."""

@@ -226,8 +226,12 @@ class Api:
 
     async def _prepare(self, body: GenerationRequest) -> _PreparedCall:
         check_model(body.model, self.options.served_name)
-        builder_class = ChatResponseBuilder if isinstance(body, ChatRequest) else CompletionResponseBuilder
-        builder = builder_class(self.model, bool(body.return_token_ids))
+        builder: ResponseBuilder
+        if isinstance(body, ChatRequest):
+            tool_use = await self._on_parser_thread(self.parser.tool_use, body)
+            builder = ChatResponseBuilder(self.model, bool(body.return_token_ids), tool_use)
+        else:
+            builder = CompletionResponseBuilder(self.model, bool(body.return_token_ids))
         requests = await self._on_parser_thread(self.parser.parse, body, builder.call_id)
         return _PreparedCall(body, Generation(self.async_engine, requests, body.n or 1), builder)
 

@@ -65,7 +65,8 @@ async def stream_events(
                 extra = {"usage": generation.usage}
             has_news = delta.text or delta.logprobs or delta.finish_reason is not None or delta.token_texts is not None
             if has_news or builder.wants_token_ids or extra.get("usage") is not None:
-                yield _to_event(builder.build_chunk(delta, generation.requests[delta.index], extra))
+                for chunk in builder.build_chunks(delta, generation.requests[delta.index], extra):
+                    yield _to_event(chunk)
         if options.include_usage:
             yield _to_event(builder.build_usage_chunk(generation.usage, generation.finished_outputs))
     except ApiError as error:

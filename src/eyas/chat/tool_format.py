@@ -1,0 +1,185 @@
+r"""Finds out how a target writes tool calls, from what its chat template makes of an example.
+
+    example     call look_up({"text": "a b", "count": 2})
+    template    <tool_call>\n{"name": "look_up", "arguments": {"text": "a b", "count": 2}}\n</tool_call><|im_end|>
+    family      the first one of `tool_families.toml` whose parser reads the example's call from it: hermes
+
+A tokenizer that has a response template of its own for tool calls is parsed with that one.
+"""
+
+import json
+import secrets
+import string
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from transformers import PreTrainedTokenizerBase
+
+from eyas.base.errors import InputError
+from eyas.chat.conversation import Message
+from eyas.chat.render import TemplateMessage, render_text, turn_suffix
+from eyas.chat.tool_parser import CONTENT, TOOL_CALLS, ParsedCall, ToolCallParser
+
+FAMILIES = Path(__file__).parent / "tool_families.toml"
+SHORT_ID_LETTERS = string.ascii_letters + string.digits
+CallIdForm = Literal["random", "short", "index"]
+EXAMPLE = ParsedCall("look_up", '{"text": "a b", "count": 2}')
+EXAMPLE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": EXAMPLE.name,
+        "description": "Looks up a text.",
+        "parameters": {
+            "type": "object",
+            "properties": {"text": {"type": "string"}, "count": {"type": "integer"}},
+            "required": ["text"],
+        },
+    },
+}
+
+
+@dataclass(frozen=True)
+class ToolFamily:
+    """The form of the calls of a family of models; see `tool_families.toml`. call: None if it cannot be enforced."""
+
+    name: str
+    template: Mapping[str, Any]
+    trigger: str
+    call: str | None = None
+    parameter: str | None = None
+    first: str = ""
+    between: str = ""
+    last: str = ""
+    call_id: CallIdForm = "random"
+    python: bool = False
+
+
+class ToolFormat:
+    """The form of the tool calls of one target. It is found when it is first needed.
+
+    Attributes:
+        tokenizer: The target's tokenizer.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """True if the chat template writes the definitions of tools into the prompt."""
+        try:
+            return EXAMPLE.name in render_text([Message("user", "Hi")], self.tokenizer, True, [EXAMPLE_TOOL])
+        except InputError:
+            return False
+
+    @property
+    def family(self) -> ToolFamily | None:
+        """The family; None if calls of this target cannot be read."""
+        return self._found[0]
+
+    @property
+    def takes_text_arguments(self) -> bool:
+        """True if the chat template wants the arguments of earlier calls as JSON text, False for an object."""
+        return self._found[1]
+
+    def template_call(self, call_id: str, name: str, arguments: str) -> dict[str, Any]:
+        """Returns an earlier call for the template. Raises ValueError if the arguments are not JSON."""
+        value = arguments if self.takes_text_arguments else json.loads(arguments)
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": value}}
+
+    @cached_property
+    def marker_ids(self) -> frozenset[int]:
+        """The special tokens that the parser needs in the text."""
+        template = {} if self.family is None else self.family.template
+        fields = template.get("fields", {}).items()
+        # The end of an answer closes content that has no beginning, so its closing tokens are not needed.
+        borders = [
+            text
+            for name, spec in fields
+            for key, text in spec.items()
+            if key.startswith("open") or (key.startswith("close") and (name != CONTENT or "open" in " ".join(spec)))
+        ]
+        written = json.dumps(borders, ensure_ascii=False).replace("\\", "")
+        added = self.tokenizer.added_tokens_decoder
+        return frozenset(token for token, entry in added.items() if entry.special and entry.content in written)
+
+    def parser(self, tools: Sequence[dict[str, Any]], prompt_ids: Sequence[int]) -> ToolCallParser:
+        """Returns a parser for one answer. Requirement: the target has a family."""
+        assert self.family is not None
+        template = self.family.template
+        is_anchored = any(key in template for key in ("start_anchor", "start_anchor_pattern"))
+        prompt = self.tokenizer.decode(list(prompt_ids)) if is_anchored else ""
+        return ToolCallParser(template, tools, prompt=str(prompt), python=self.family.python)
+
+    @cached_property
+    def _found(self) -> tuple[ToolFamily | None, bool]:
+        for arguments in (json.loads(EXAMPLE.arguments), EXAMPLE.arguments):
+            texts = {form: self._example(form, arguments) for form in get_args(CallIdForm)}
+            for family in load_families():
+                if _reads_example(family, texts[family.call_id]):
+                    return self._with_own_template(family), isinstance(arguments, str)
+        return self._with_own_template(None), False
+
+    def _example(self, call_id: CallIdForm, arguments: Any) -> str:
+        """Returns what the template makes of an answer with one call; "" if it rejects the call."""
+        function = {"name": EXAMPLE.name, "arguments": arguments}
+        call = {"id": new_call_id(call_id, EXAMPLE.name, 0), "type": "function", "function": function}
+        messages = [Message("user", "Hi"), TemplateMessage("assistant", "", extra_fields={"tool_calls": [call]})]
+        try:
+            prompt = render_text(messages[:1], self.tokenizer, True, [EXAMPLE_TOOL])
+            text = render_text(messages, self.tokenizer, False, [EXAMPLE_TOOL])
+            end = turn_suffix(messages, self.tokenizer)
+        except InputError:
+            return ""
+        # The prompt may open the reasoning, which the answer then writes in another way.
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, text, strict=False))
+        return text[sum(1 for _ in common) :].removesuffix(end)
+
+    def _with_own_template(self, family: ToolFamily | None) -> ToolFamily | None:
+        """Returns the family with the response template that the tokenizer brings, if that one reads tool calls."""
+        template = getattr(self.tokenizer, "response_template", None)
+        if not isinstance(template, dict) or TOOL_CALLS not in template.get("fields", {}):
+            return family
+        if family is None:
+            return ToolFamily("own", template, "")
+        return ToolFamily(**{**vars(family), "template": template, "python": False})
+
+
+def new_call_id(form: CallIdForm, name: str, index: int) -> str:
+    """Returns the id of a new call. index: the number of the call in the conversation."""
+    if form == "index":
+        return f"functions.{name}:{index}"
+    if form == "short":
+        return "".join(secrets.choice(SHORT_ID_LETTERS) for _ in range(9))
+    return f"chatcmpl-tool-{secrets.token_hex(16)}"
+
+
+@cache
+def load_families() -> tuple[ToolFamily, ...]:
+    """Reads `tool_families.toml`."""
+    tables = tomllib.loads(FAMILIES.read_text(encoding="utf-8"))
+    families = []
+    for name, table in tables.items():
+        response = table.pop("response")
+        calls = {**response, "repeats": True, "transform": {"function": response["transform"]}}
+        fields: dict[str, Any] = {TOOL_CALLS: calls, CONTENT: {}}
+        if "silent" in table:
+            fields["silent"] = {"open": table.pop("silent"), "close_pattern": ""}
+        if "reasoning" in table:
+            fields["reasoning"] = dict(zip(("open", "close"), table.pop("reasoning"), strict=True))
+        template = {"start_anchor_pattern": r"\Z", "fields": fields}
+        families.append(ToolFamily(name, template, **table))
+    return tuple(families)
+
+
+def _reads_example(family: ToolFamily, text: str) -> bool:
+    parser = ToolCallParser(family.template, [EXAMPLE_TOOL], python=family.python)
+    calls = (parser.feed(text) + parser.finish()).calls
+    return [(call.name, json.loads(call.arguments)) for call in calls] == [
+        (EXAMPLE.name, json.loads(EXAMPLE.arguments))
+    ]

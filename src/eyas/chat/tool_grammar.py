@@ -1,0 +1,127 @@
+"""Writes the grammar of answers that call tools, in llguidance's Lark syntax. The server enforces calls with it.
+
+required    start: head calls                 head: "<tool_call>"
+auto        start: text | head calls          head: text up to and including the first "<tool_call>"
+            calls: first (between next)*      each call: its text with the JSON schema of its function
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eyas.chat.tool_format import ToolFamily
+
+ANY_TEXT = r"(.|\n)*"
+JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+@dataclass(frozen=True)
+class CallRules:
+    """The rules that a grammar enforces.
+
+    Attributes:
+        tools: The definitions of the tools that may be called.
+        must_call: True if the answer must be a call, False if it may also be text.
+        is_single: True if the answer has at most one call.
+        content: The JSON schema of an answer without a call; None for any text, or if the answer must be a call.
+    """
+
+    tools: Sequence[Mapping[str, Any]]
+    must_call: bool
+    is_single: bool
+    content: Mapping[str, Any] | None = None
+
+
+def write_tool_grammar(
+    family: ToolFamily, rules: CallRules, special_ids: Mapping[str, int], eos_ids: frozenset[int]
+) -> str:
+    """Returns the grammar. Requirement: `family.call` is set.
+
+    Args:
+        family: how the target writes calls.
+        rules: what to enforce.
+        special_ids: the ids of the target's special tokens by their text. A grammar names them by their ids.
+        eos_ids: the ids that end an answer. A call may end with one of them, which the grammar leaves to the engine.
+    """
+    assert family.call is not None
+    eos = [text for text, token in special_ids.items() if token in eos_ids]
+    ending = next((text for text in eos if family.call.endswith(text)), "")
+    call = family.call.removesuffix(ending)
+    writer = _Writer(special_ids)
+    trigger = writer.literal(family.trigger)
+    head, start = f"head: {trigger}", "head calls"
+    if rules.content is not None:
+        start = f"head calls | %json {json.dumps({'x-guidance': JSON_STYLE, **rules.content})}"
+    elif not rules.must_call:
+        head = f"head{'' if family.trigger in special_ids else '[lazy]'}: TEXT {trigger}"
+        start = "head calls | TEXT"
+    lines = [f"start: {start}", head, f"TEXT: /{ANY_TEXT}/"]
+    has_many = not rules.is_single and not ending
+    first, following = [], []
+    for number, tool in enumerate(rules.tools):
+        text = (family.first + call).removeprefix(family.trigger)
+        lines.append(f"first_{number}: {writer.call(text, family.parameter, tool)}")
+        first.append(f"first_{number}")
+        if has_many:
+            lines.append(f"next_{number}: {writer.call(family.between + call, family.parameter, tool)}")
+            following.append(f"next_{number}")
+    repeated = f" ({' | '.join(following)})*" if following else ""
+    lines.append(f"calls: ({' | '.join(first)}){repeated} {writer.literal(family.last)}")
+    return "\n".join(["%llguidance {}", *lines, *writer.rules])
+
+
+class _Writer:
+    """A writer of literals and rules. rules: the rules of arguments that are not JSON."""
+
+    def __init__(self, special_ids: Mapping[str, int]) -> None:
+        self.special_ids = special_ids
+        self.rules: list[str] = []
+        names = sorted(special_ids, key=len, reverse=True)
+        self._split = re.compile(f"({'|'.join(map(re.escape, names))})") if names else re.compile("(?!)")
+
+    def literal(self, text: str) -> str:
+        """Returns the text as tokens and strings."""
+        pieces = [piece for piece in self._split.split(text) if piece]
+        ids = self.special_ids
+        return " ".join(f"<[{ids[piece]}]>" if piece in ids else json.dumps(piece) for piece in pieces)
+
+    def call(self, text: str, parameter: str | None, tool: Mapping[str, Any]) -> str:
+        """Returns the text of a call with NAME, INDEX and ARGUMENTS filled in."""
+        function = tool["function"]
+        schema = {"type": "object", **(function.get("parameters") or {})}
+        if parameter is None:
+            guidance = JSON_STYLE if function.get("strict") else JSON_STYLE | {"lenient": True}
+            arguments = f"%json {json.dumps(schema | {'x-guidance': guidance})}"
+        else:
+            arguments = self._parameters(parameter, schema)
+        before, _, after = text.replace("NAME", function["name"]).partition("ARGUMENTS")
+        start, has_index, rest = before.partition("INDEX")
+        index = f" /[0-9]+/ {self.literal(rest)}" if has_index else ""
+        return f"{self.literal(start)}{index} {arguments} {self.literal(after)}"
+
+    def _parameters(self, parameter: str, schema: Mapping[str, Any]) -> str:
+        required = schema.get("required", ())
+        shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        names = []
+        for key, value in schema.get("properties", {}).items():
+            before, _, after = parameter.replace("KEY", key).partition("VALUE")
+            name = f"argument_{len(self.rules)}"
+            self.rules.append(f"{name}: {self.literal(before)} {self._value(name, value, after, shared)}")
+            names.append(name if key in required else f"{name}?")
+        return " ".join(names)
+
+    def _value(self, name: str, schema: Any, after: str, shared: Mapping[str, Any]) -> str:
+        """Returns a value with the text after it. A string has no quotes, so it ends where that text begins."""
+        is_text = isinstance(schema, dict) and schema.get("type") == "string"
+        if is_text and "enum" in schema:
+            choices = " | ".join(json.dumps(str(choice)) for choice in schema["enum"])
+            return f"({choices}) {self.literal(after)}"
+        if is_text:
+            length = f"{{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}"
+            body = rf"(.|\n){length}{re.escape(after)}".replace("/", r"\/").replace("\n", "n")
+            self.rules.append(f"text_{name}[lazy]: /{body}/")
+            return f"text_{name}"
+        value = {**schema, **shared} if isinstance(schema, dict) else schema
+        return f"%json {json.dumps(value)} {self.literal(after)}"
