@@ -40,7 +40,8 @@ class WordSet:
     def size_at(self, text: str, start: int) -> int:
         """Returns the length of the longest word that starts at a position; 0 if there is none."""
         sizes = self._from.get(text[start : start + 1], ())
-        return next((size for size in sizes if text[start : start + size] in self.words), 0)
+        left = len(text) - start
+        return next((size for size in sizes if size <= left and text[start : start + size] in self.words), 0)
 
     def word_before(self, text: str, end: int) -> str:
         """Returns the longest word that ends at a position; "" if there is none."""

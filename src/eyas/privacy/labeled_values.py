@@ -47,6 +47,9 @@ _UNITS = re.compile(
     r"|characters|digits)\b)"
 )
 _NUMERIC = re.compile(NUMERIC_DATE)
+_DATE_BEFORE_BIRTH = re.compile(
+    rf"(?P<value>{NUMERIC_DATE}|(?:19|20)\d\d[年년] ?\d{{1,2}}[月월])[に ]?(?:出生|生|생|출생)"
+)
 _CONDITION = re.compile(rf"(?i)(?<![^\W\d_])(?:{any_of('conditions').replace(chr(92) + '*', '')})")
 _NEAR = 80  # characters between a date of birth and a medical condition
 _PRIVATE_TABLES = ("first_person", "private_matters", "private_relations")
@@ -155,6 +158,9 @@ def find_labeled_values(text: str, language: str) -> Iterator[Span]:
         while found and found[-1][1] > start:  # the nearer label counts
             found.pop()
         found.append((start, end, rule.kind))
+    for match in _DATE_BEFORE_BIRTH.finditer(text):
+        if _is_private_birth(text, match, language):
+            found.append((*match.span("value"), "BIRTH_DATE"))
     for start, end, kind in found:
         if kind is not None:
             yield Span(start, end, kind, 0.8, "builtin.label")

@@ -24,7 +24,15 @@ _VALUE = re.compile(
 )
 _DOTTED = re.compile(rf"[{LETTER}]{{1,12}}(?:[・·•＝][{LETTER}]{{1,12}})+")
 _DOTTED_KATAKANA = re.compile(r"[ァ-ヺー]{1,12}(?:[・･＝][ァ-ヺー]{1,12})+")
-_HAN_RUN = re.compile(r"[々ヶ㐀-䶿一-鿿]+")
+_HAN_RUN = re.compile(r"[々ヶ㐀-䶿一-鿿]+(?:[ァ-ヺー]{1,4}[子江美代枝]?(?![ァ-ヺー]))?")
+_TITLED_KANA = re.compile(
+    r"(?<![ァ-ヺー])([ァ-ヺー]{2,12}|[ぁ-ゖ]{2}[子江美代枝世])(?:さん|様|さま|君|くん|ちゃん|氏|先生)"
+)
+_SIGNATURE = re.compile(rf"\n[ 　]*([{LETTER}]{{2,5}})[ 　]*\Z")
+_ANNOUNCED = {
+    "zh": re.compile(r"(?=([小阿][㐀-䶿一-鿿]))"),
+    "ko": re.compile(r"(?<![가-힣])([가-힣]{2,8})"),
+}
 _COUNT = re.compile(r"[\d一二两三四五六七八九十百千万几数多每这那][ ]?\Z")  # before a measure word
 _KOREAN_TITLED = re.compile(r"(?<![가-힣])([가-힣]{3,5}) (?:씨|님|양|군)")
 _OPENING = "\"'“‘「『（(： :　*_"
@@ -47,7 +55,10 @@ def find_cjk_names(text: str, language: str) -> list[Span]:
     search = _start_search(text, language)
     spans: list[Span] = []
     found = [*search.find_values(), *search.find_dotted(), *search.find_names()]
-    found += search.find_unlisted() if language == "ja" else search.find_unlisted_korean() if language == "ko" else ()
+    if language == "ja":
+        found += [*search.find_unlisted(), *search.find_titled_kana()]
+    else:
+        found += [*search.find_announced(), *search.find_unlisted_korean()]
     for span in sorted(found, key=lambda span: (span.start, -span.end)):
         if not spans or span.start >= spans[-1].end:
             spans.append(span)
@@ -143,7 +154,8 @@ class _Context:
         size = words["honorifics"].size_at(text, at)
         if self.language == "ko" and at == end and size == 1 and text[at] != "씨":
             size = 0  # "평양" holds no name before the honorific 양
-        fits = size > 0 and self.begins.get(at, 0) <= at + size and (size > 1 or alone or self.language != "zh")
+        is_whole = self.language == "ko" or self.begins.get(at, 0) <= at + size  # a Korean word may hold a particle
+        fits = size > 0 and is_whole and (size > 1 or alone or self.language != "zh")
         if fits and (self.language != "ko" or self._is_particle(at + size)):
             return _SURE
         if not self.letters[end]:
@@ -180,6 +192,9 @@ class _Search(_Context):
             start, end = match.span(1)
             if any(self._word_before(match.start(), label) for label in labels) and not self._is_word(start, end):
                 yield Span(start, self._without_honorific(start, end), "PERSON", 0.85, "builtin.field")
+        signature = _SIGNATURE.search(self.text)
+        if signature and self.words.surnames.size_at(signature[1], 0) and not self._holds_word(*signature.span(1)):
+            yield Span(*signature.span(1), "PERSON", 0.9, "builtin.closing")
 
     def _is_word(self, start: int, end: int) -> bool:
         value, words = self.text[start:end], self.words
@@ -288,7 +303,8 @@ class _Search(_Context):
             end = middle + space + count
             quality = self._quality(middle + space, end)
             right = self._right(end) if quality else -1
-            is_weak = quality == 1 and (clear < _CLEAR or not right or _SURE not in (left, right))
+            is_shown = right == _SURE or (left == _SURE and right > 0 and (clear == _CLEAR or right == _SIDE))
+            is_weak = quality == 1 and not is_shown
             is_weak |= not right and count == 1
             if self.language == "ko" and self.begins.get(start, 0) >= end - 1:  # a word and a particle: "문장만"
                 has_particle = self.text[end - 1 : end] in _CASES
@@ -324,24 +340,67 @@ class _Search(_Context):
         return self._make_span(start, end, 0.4, rule) if sure else None
 
     def find_unlisted(self) -> Iterator[Span]:
-        """Yields Japanese names with an unlisted surname: before an honorific, or with a listed given name."""
+        """Yields Japanese names that no list holds: before an honorific, with a listed given name, or announced."""
         for match in _HAN_RUN.finditer(self.text):
             start, end = match.span()
             while start in self.begins and self.begins[start] < end:
                 start = self.begins[start]
+            start += end - start > 1 and self.text[start] in self.words.leads  # "妹梓"
             title = self.words["honorifics"].word_before(self.text, end)
             if title and end - len(title) > start:
                 end -= len(title)
+            left, rule = self._left(start)
+            if self._holds_word(start, end) or end - start > _MAX_UNLISTED:
+                continue
+            if left == _SURE and self._is_announced(start, end, rule):
+                yield Span(start, end, "PERSON", 0.8, f"builtin.{rule}")
+                continue
             titled = self.words["honorifics_of_persons"].size_at(self.text, end) > 0
             given = len(self.words.given.word_before(self.text, end))
             full = end - start - given > 1 and given > 1 and self._right(end) >= _OPEN
-            if (titled or full) and 1 < end - start <= _MAX_UNLISTED and not self._holds_word(start, end):
-                yield Span(
-                    start, end, "PERSON", 0.4, f"builtin.{self._left(start)[1] or ('title' if titled else 'listed')}"
-                )
+            if (titled or full) and end - start > 1:
+                yield Span(start, end, "PERSON", 0.4, f"builtin.{rule or ('title' if titled else 'listed')}")
+
+    def _is_announced(self, start: int, end: int, rule: str) -> bool:
+        """Returns True if a Japanese word behind a relation or a label is a name: "夫の航平は", "借主尾形清隆、"."""
+        right = self._right(end)
+        if right < _OPEN or self.text[start:end] in self.words["words_that_look_like_names"]:
+            return False
+        if end - start == 1:
+            return self._quality(start, end) > 1
+        least = 1 if rule == "relation" and end - start > _MAX_UNLISTED - 3 else 2
+        ends_like_name = max(self._quality(at, end) for at in range(max(start, end - 2), end)) >= least
+        is_whole = right >= _SIDE and rule != "relation"
+        return is_whole or self._quality(start, end) > 1 or (end - start > 2 and ends_like_name)
+
+    def find_titled_kana(self) -> Iterator[Span]:
+        """Yields Japanese names in kana before an honorific: "ハーグリーブス先生", "ふみ江さん"."""
+        for match in _TITLED_KANA.finditer(self.text):
+            if match[1] not in self.words.words:
+                yield Span(*match.span(1), "PERSON", 0.8, f"builtin.{self._left(match.start())[1] or 'title'}")
+
+    def find_announced(self) -> Iterator[Span]:
+        """Yields Chinese and Korean names in no list, behind a relation or a label: "我叫小雅", "남편 승필이는"."""
+        for match in _ANNOUNCED[self.language].finditer(self.text):
+            start, (left, rule) = match.start(1), self._left(match.start(1))
+            if left < _SURE or start in self.begins:
+                continue
+            if self.language == "zh" and self._right(match.end(1)) >= _SIDE and not self.inside[match.end(1) - 1]:
+                yield Span(*match.span(1), "PERSON", 0.8, f"builtin.{rule}")
+            sizes = (2, 3) if self.text[start + 2 : start + 3] == "이" else (3, 2, 4)
+            for size in sizes if self.language == "ko" else ():
+                end = start + size
+                if self.text[end - 1] == "씨":
+                    continue
+                given = start + (size > 2)
+                if end <= match.end(1) and self._is_particle(end) and self._quality(given, min(end, given + 2)) > 0:
+                    yield Span(start, end, "PERSON", 0.8, f"builtin.{rule}")
+                    break
 
     def find_unlisted_korean(self) -> Iterator[Span]:
         """Yields Korean words before an honorific that are in no list: "노을빛나 씨"."""
+        if self.language != "ko":
+            return
         for match in _KOREAN_TITLED.finditer(self.text):
             if self.begins.get(match.start(1), 0) < match.end(1) - 1 and self._is_particle(match.end()):
                 yield Span(*match.span(1), "PERSON", 0.4, "builtin.title")
@@ -355,14 +414,17 @@ class _Search(_Context):
             return ""
         right = self._right(end)
         if self._right(end, alone=True) == _SURE:
-            return "title" if left >= _OPEN and (clear > 0 or (left >= _SIDE and self.language != "ko")) else ""
+            apart = self.text[end : end + 1] in (" ", "씨") and self.text[start:end] not in self.words["determiners"]
+            is_sure = left >= _SIDE and (self.language != "ko" or apart)
+            return "title" if left >= _OPEN and (clear > 0 or is_sure) else ""
         announced = self.language == "ja" and left == _SURE and end - start > 1
         if right >= _OPEN and (announced or self._word_before(start, "labels_of_last_names")):
             return "label"
         if left >= _SIDE and self.words["words_after_speakers"].size_at(self.text, end):
             return "introduction"
         prefixed = self.text[start - 1 : start] in self.words["prefixes_of_surnames"] and clear > 0
-        return "title" if prefixed and self._left(start - 1)[0] >= _OPEN and right >= _OPEN else ""
+        before = self._left(start - 1)[0] if prefixed else 0
+        return "title" if before == _SURE or (before >= _OPEN and right >= _OPEN) else ""
 
     def _collisions(self, start: int, middle: int, end: int) -> int:
         """Returns the points that a name loses because of ordinary words in its surname and its given name."""

@@ -42,6 +42,7 @@ _DENSITY = {"zh": 3, "ja": 2, "ko": 2}  # words of these scripts are shorter: th
 _LONG = 3  # characters of a Chinese or Japanese name from which on it holds a surname and a given name
 _REACH_OF_DATA = 200  # characters around a name in which other personal data is near
 _SENTENCE_END = re.compile(r"[.!?؟।]+(?=\s|\Z)|[。！？\n]")
+_PUNCTUATION = " \n　、。，！？：:「」『』“”（）()・"
 _THRESHOLD = 0.4  # probability from which on a name is private
 _SURE = 0.6  # probability from which on a private person makes the other persons of the record likelier
 
@@ -189,7 +190,9 @@ class _Context:
         k = bisect_left(relations, span.start)
         if k > 0 and relations[k - 1] >= max(left, span.start - _REACH // self.density):
             at = relations[k - 1]
-            if _count(own, at - _REACH_OF_OWN // self.density, at):
+            # Chinese, Japanese and Korean mostly leave out "my"; "X's wife" has a particle before "wife".
+            is_first = self.is_cjk and not self.text[max(0, at - 1) : at].strip(_PUNCTUATION)
+            if is_first or _count(own, at - _REACH_OF_OWN // self.density, at):
                 return True
         after = relations[k] if k < len(relations) else len(self.text)
         is_apposition = self.text[span.end : span.end + 2].lstrip()[:1] in tuple(",(–-") and after - span.end <= _REACH
