@@ -19,15 +19,16 @@ from eyas.privacy.labels import ValueMatcher
 from eyas.privacy.letters import find_letter_names, find_user_names
 from eyas.privacy.name_tagger import Tagger
 from eyas.privacy.names_cjk import find_cjk_names, find_cjk_places
+from eyas.privacy.names_unicased import NameSearch
 from eyas.privacy.phone_email_ip import find_emails, find_ip_addresses, find_phone_numbers
 from eyas.privacy.places import UNLISTED_SCORE, WEAK_SCORE, find_places
 from eyas.privacy.secrets import find_secrets
 from eyas.privacy.span import Span, merge_spans
 from eyas.privacy.structured_text import find_field_values, find_table_values
-from eyas.privacy.word_lists import LANGUAGES, Lexicon, load_lexicon
+from eyas.privacy.word_lists import LANGUAGES, UNICASED, Lexicon, load_lexicon
 from eyas.privacy.words import split_words
 
-VERSION = 2  # increased when the same text gives other spans
+VERSION = 3  # increased when the same text gives other spans
 _LATIN_NAME = re.compile(r"[A-Z][a-z]+ [A-Z][a-z]")  # in a text of another script
 _PACKAGES = ("phonenumbers", "python-stdnum", "faker", "detect-secrets", "simplemma")
 
@@ -56,14 +57,19 @@ class BuiltinDetector:
         contacts = list(without_documentation(text, find_emails(plain)))
         structured = list(without_documentation(text, find_structured(text, self._lexicon, language)))
         tagger = Tagger(split_words(text), language, has_data=bool(contacts or structured))
-        people = self._find_people(tagger, language)
+        unicased = NameSearch(tagger.words, language) if language in UNICASED else None
+        people = self._find_people(tagger, language, unicased)
         is_personal = bool(contacts or structured or people) or tagger.is_personal
         numbers = list(without_documentation(text, self._find_numbers(plain, language, is_personal)))
         yield from (*structured, *contacts, *numbers)
         is_personal = is_personal or bool(numbers)
         if is_personal:
             yield from find_handles(plain)
-        towns = list(find_places(text, self._lexicon, language, is_personal, frozenset(span.end for span in people)))
+        if unicased:
+            towns = list(unicased.find_towns(is_personal, people))
+        else:
+            ends = frozenset(span.end for span in people)
+            towns = list(find_places(text, self._lexicon, language, is_personal, ends))
         yield from towns
         if language in CJK_LANGUAGES:
             yield from find_cjk_places(text, language, is_personal, people)
@@ -85,12 +91,13 @@ class BuiltinDetector:
         yield from find_labeled_values(plain, language)
         yield from find_addresses(plain, language)
 
-    def _find_people(self, tagger: Tagger, language: str) -> list[Span]:
+    def _find_people(self, tagger: Tagger, language: str, unicased: NameSearch | None) -> list[Span]:
         text = tagger.words.text
-        if language not in CJK_LANGUAGES:
+        if language not in CJK_LANGUAGES and not unicased:
             return list(tagger.run())
         latin = tagger.run() if _LATIN_NAME.search(text) else ()
-        return [*(span for span in latin if text[span.start].isascii()), *find_cjk_names(text, language)]
+        names = unicased.find_names() if unicased else find_cjk_names(text, language)
+        return [*(span for span in latin if text[span.start].isascii()), *names]
 
 
 def find_structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span]:

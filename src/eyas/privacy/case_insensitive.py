@@ -13,6 +13,10 @@ from functools import lru_cache
 _PART = re.compile(r"\\.|\(\?P|.", re.DOTALL)  # an escape, a group's name, a character
 _LETTERS = re.compile(r"[^\W\d_]+")
 _WITHOUT_ACCENT = str.maketrans({"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "ß": "ss"})
+# Arabic spellings of one sound, the sign that lengthens a word, Hindi signs of nasal vowels, joiners.
+_WITHOUT_ACCENT |= str.maketrans({"ى": "ي", "ة": "ه", "ـ": "", "ँ": "ं", "\u200c": "", "\u200d": ""})
+_NASAL = re.compile("[ङञणनम]\u094d(?=[क-ह])")  # "हिन्दी" is also written "हिंदी"
+_VIRAMA = 9  # its combining class; without it, a Hindi word is another one
 # First digits: Arabic-Indic, Persian, Devanagari, Bengali, Gurmukhi, Gujarati, Tamil, Telugu, Kannada, Thai.
 _ZEROS = (0x660, 0x6F0, 0x966, 0x9E6, 0xA66, 0xAE6, 0xBE6, 0xC66, 0xCE6, 0xE50)
 _PLAIN = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {
@@ -114,8 +118,12 @@ _lower_cached = lru_cache(maxsize=4)(_lower)  # dozens of patterns test one text
 
 
 def strip_accents(word: str) -> str:
-    """Returns the word without its accents: "wiadomosc" for "wiadomość"."""
+    """Returns the word without its accents: "wiadomosc" for "wiadomość". Arabic and Hindi words get one spelling."""
     if word.isascii():
         return word
     parts = unicodedata.normalize("NFKD", word.translate(_WITHOUT_ACCENT))
-    return "".join(char for char in parts if not unicodedata.combining(char))
+    return _NASAL.sub("ं", "".join(char for char in parts if unicodedata.combining(char) in (0, _VIRAMA)))
+
+
+fold_word = lru_cache(maxsize=100_000)(strip_accents)
+"""Returns the spelling of an Arabic or a Hindi word under which word lists and dictionaries hold it."""

@@ -6,19 +6,22 @@ After "Anna Schmidt", such mentions are "Anna", "Annas" and the user name "aschm
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import islice
 
 from eyas.privacy.cjk_words import is_cjk, surname_size
 from eyas.privacy.name_shapes import find_inflection
 from eyas.privacy.span import Span
 from eyas.privacy.surrogates import FIRST, LAST, name_parts
-from eyas.privacy.word_lists import load_lexicon
+from eyas.privacy.word_lists import UNICASED, load_lexicon, read_by_language
 from eyas.privacy.words import Words, split_words
 
 _DIGITS = re.compile(r"(?<!\d)\+?\(?\d(?:[ \u00a0.()/–-]{0,3}\d){5,18}(?!\d)")
 _LOCAL_PART = re.compile(r"[._+-]")
 _MIN_USER_NAME = 5  # letters
 _REPEATED_KINDS = ("EMAIL", "IP_ADDRESS", "LOCATION")  # their values are searched letter by letter
+_PREFIXES = ("و", "ف", "ب", "ل", "ك", "ول", "وب", "فل", "فب")  # of an Arabic word
+_PARTS_OF_NAMES = ("joining_particles", "particles_before_names", "last_parts_of_names", "initials", "function_words")
 MAX_REPEATED = 100  # values of a record that are searched again: each is one pass over its texts
 
 
@@ -106,6 +109,9 @@ class Mentions:
     def _find_names(self, text: str, language: str) -> Iterator[Span]:
         words, common = split_words(text), load_lexicon().common
         for i, lower in enumerate(words.lowers):
+            for size in (1, 2) if language == "ar" and lower not in self.roles else ():
+                if lower[:size] in _PREFIXES and len(lower) > size + 2 and self._is_certain(lower[size:]):
+                    yield Span(words.starts[i] + size, words.ends[i], "PERSON", 0.5, "coreference")
             is_form = words.is_capital(i) and len(lower) > 3 and lower not in common
             if (
                 lower in self.user_names
@@ -127,8 +133,19 @@ class Mentions:
         if lower in self.from_email:
             return words.is_capital(i)
         if lower not in lexicon.common and lower not in lexicon.ambiguous:
-            return True
+            return self._is_certain(lower)
         return words.is_capital(i) and (not words.starts_sentence(i) or _is_addressed(words, i))
+
+    def _is_certain(self, lower: str) -> bool:
+        """Returns True for a part of a known name that is no ordinary word of a language without capitals."""
+        return lower in self.roles and lower not in _unicased("first_names_that_are_words", *_PARTS_OF_NAMES)
+
+
+@cache
+def _unicased(*tables: str) -> frozenset[str]:
+    """Returns the entries of tables of the languages without capitals."""
+    every = (read_by_language(table).get(language, frozenset()) for table in tables for language in UNICASED)
+    return frozenset[str]().union(*every)
 
 
 def _role_of(part: str, place: int, count: int, is_reversed: bool) -> str:
@@ -143,7 +160,7 @@ def _role_of(part: str, place: int, count: int, is_reversed: bool) -> str:
     if is_cjk(part) and count == 1:
         return LAST if surname_size(part) == len(part) else FIRST
     lexicon = load_lexicon()
-    is_first, is_last = part in lexicon.first_names, part in lexicon.last_names
+    is_first, is_last = part in lexicon.first_names, part in lexicon.last_names or part in _unicased("surnames")
     if is_first != is_last:
         return FIRST if is_first else LAST
     return FIRST if count == 1 or (place < max(1, count - 1)) != is_reversed else LAST

@@ -13,11 +13,12 @@ from functools import cache, lru_cache
 from importlib.metadata import version
 from zlib import crc32
 
-from eyas.privacy.case_insensitive import strip_accents
+from eyas.privacy.case_insensitive import fold_word, strip_accents
 from eyas.privacy.cjk_words import CJK_LANGUAGES
-from eyas.privacy.word_lists import LANGUAGES, load_cached
+from eyas.privacy.word_lists import LANGUAGES, UNICASED, load_cached
+from eyas.privacy.words import cut_prefixes
 
-_VERSION = 2  # raised when the format of the file changes
+_VERSION = 3  # raised when the format of the file changes
 _MAX_FILES = 2 * len(LANGUAGES)  # of this version and of the one before
 _MIN_MISSPELLING = 8  # letters from which on a misspelling is likelier than a name that differs from a word in a letter
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -29,6 +30,7 @@ _CLITICS = {
     "it": re.compile(r"(?<=[^\W\d_]{2})(?:m?m[ie]|t[ie]|s[ie]|c[ie]|v[ie]|glie)?(?:l[aeio]|ne|mi|ti|si|ci|vi|gli)\Z"),
     "pt": re.compile(r"(?<=[^\W\d_]{2})(?:-(?:me|te|se|nos|lhes?|l?[ao]s?)|me|te|se|nos|lhes?)\Z"),
 }
+_PRONOUN = re.compile(r"(?<=.{2})(?:ني|ي|ك|كم|ه|ها|هم|هن|نا)\Z")  # "my", "your" and others behind an Arabic word
 WITH_COMPOUNDS = ("de", "nl", "sv")
 
 
@@ -40,6 +42,8 @@ def is_known(lower: str, language: str) -> bool:
         lower: The word in lower case. German nouns are found in lower case, too.
         language: The language (ISO 639-1).
     """
+    if language in UNICASED:
+        return _is_known_form(fold_word(lower), language)
     if _contains(lower, language) or _contains(lower, "en"):
         return True
     if language == "it" and lower.endswith(("tà", "tù", "dì")):
@@ -49,6 +53,19 @@ def is_known(lower: str, language: str) -> bool:
         return False
     stem = strip_accents(lower[: clitic.start()])
     return any(_contains(stem + ending, language) for ending in ("", "r", "re", "e", "s"))
+
+
+def _is_known_form(form: str, language: str) -> bool:
+    """Returns True for a known Hindi word, or for an Arabic word that is known without its prefixes and its pronoun."""
+    if language != "ar" or _has_form(form, language):
+        return _has_form(form, language)
+    for rest in cut_prefixes(form):
+        pronoun = _PRONOUN.search(rest)
+        stem = rest[: pronoun.start()] if pronoun else rest
+        stems = (rest, rest.removeprefix("س"), stem, stem.removesuffix("ا"), stem.removesuffix("ت") + "ه")
+        if any(_has_form(each, language) for each in stems):
+            return True
+    return False
 
 
 @lru_cache(maxsize=100_000)

@@ -10,9 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cache
 
-from eyas.privacy.case_insensitive import strip_accents
+from eyas.privacy.case_insensitive import fold_word, strip_accents
 from eyas.privacy.cjk_words import CJK_LANGUAGES, FORMS, NEUTRAL, find_script, is_cjk, list_cjk_names
-from eyas.privacy.word_lists import load_lexicon, person_names, read_by_language
+from eyas.privacy.word_lists import UNICASED, load_lexicon, person_names, read_by_language
 
 _VOWELS = "aeiouyàáâãäåæèéêëìíîïòóôõöøùúûüýąęóаеёиоуыэюя"
 _SIBILANTS = "szxßçśźżсзц"  # after these, German, Swedish and Dutch add no "s"
@@ -42,6 +42,8 @@ def find_shape(name: str, language: str) -> NameShape:
     """Returns the shape of one word of a name in the nominative."""
     if is_cjk(name):
         return NameShape("", None, f"{len(name)} {find_script(name)}")
+    if language in UNICASED and not name.isascii():
+        return NameShape(_find_gender(fold_word(name.split()[0]), language), None, None)
     lower = name.casefold()
     female, male = lower in load_lexicon().female_names, lower in load_lexicon().male_names
     gender = "" if female == male else "female" if female else "male"
@@ -50,6 +52,17 @@ def find_shape(name: str, language: str) -> NameShape:
     if not ending:
         ending = "vowel" if lower[-1] in _VOWELS else "sibilant" if lower[-1] in _SIBILANTS else "consonant"
     return NameShape(gender, strip_accents(lower)[0] in "aeiou", ending)
+
+
+def _find_gender(form: str, language: str) -> str:
+    """Returns the gender of an Arabic or a Hindi first name: "female", "male", or "" for both or neither."""
+    women, men = (form in _names_of(gender, language) for gender in ("women", "men"))
+    return "" if women == men and form != "عبد" else "female" if women else "male"
+
+
+@cache
+def _names_of(gender: str, language: str) -> frozenset[str]:
+    return frozenset(map(fold_word, read_by_language(f"given_names_of_{gender}")[language]))
 
 
 @cache

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 
-from eyas.privacy.case_insensitive import lower_text, strip_accents
+from eyas.privacy.case_insensitive import fold_word, lower_text, strip_accents
 from eyas.privacy.cjk_words import normalize_cjk
-from eyas.privacy.word_lists import read_tables
-from eyas.privacy.words import Words
+from eyas.privacy.word_lists import UNICASED, read_tables
+from eyas.privacy.words import Words, cut_prefixes
 
 UNSPACED = frozenset(("zh", "ja"))  # languages that write no spaces between words
 PREFIXED = frozenset(("ko",))  # languages whose words have particles as endings: each entry is the beginning of a word
@@ -48,7 +48,8 @@ class PhraseMatcher:
         if self._language in UNSPACED | PREFIXED:
             entry = entry.removesuffix("*")
         assert not entry.endswith("*") or len(entry) > _MIN_STEM, f"the stem {entry} is too short"
-        for form in {entry, strip_accents(entry) if len(entry) >= _MIN_ACCENTED else entry} - {""}:
+        is_stripped = self._language in UNICASED or len(entry) >= _MIN_ACCENTED
+        for form in {entry, strip_accents(entry) if is_stripped else entry} - {""}:
             self._tables.setdefault(form, []).append(table)
 
     def find(self, words: Words) -> Iterator[tuple[int, int, str]]:
@@ -62,9 +63,12 @@ class PhraseMatcher:
         return self._find_words(words)
 
     def _find_words(self, words: Words) -> Iterator[tuple[int, int, str]]:
-        tables, lowers = self._tables, words.lowers
+        tables, lowers, split = self._tables, words.lowers, _split_elision
+        if self._language in UNICASED:
+            lowers = tuple(map(fold_word, lowers))
+            split = cut_prefixes if self._language == "ar" else _only
         for i, lower in enumerate(lowers):
-            for form in _split_elision(lower):
+            for form in split(lower):
                 for size in range(_MAX_WORDS, 1, -1) if form in self._starts else ():
                     phrase = " ".join((form, *lowers[i + 1 : i + size]))
                     for table in tables.get(phrase, ()) if i + size <= len(lowers) else ():
@@ -95,6 +99,10 @@ def _split_elision(lower: str) -> Sequence[str]:
     """Returns the forms of a word under which it is looked up: "l'appartement", "l'" and "appartement"."""
     head, mark, tail = lower.partition("'")
     return (lower, head + mark, tail) if tail else (lower,)
+
+
+def _only(lower: str) -> Sequence[str]:
+    return (lower,)
 
 
 @cache

@@ -22,7 +22,7 @@ from eyas.privacy.cjk_words import CJK_LANGUAGES
 from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
 from eyas.privacy.surrogates import name_parts
-from eyas.privacy.word_lists import read_data_file
+from eyas.privacy.word_lists import UNICASED, read_data_file
 from eyas.privacy.words import split_words
 
 _COUNTED = (
@@ -139,6 +139,7 @@ class _Context:
     def __init__(self, index: int, text: str, spans: Sequence[Span], language: str) -> None:
         self.index, self.text, self.words = index, text, split_words(text)
         self.is_cjk, self.density = language in CJK_LANGUAGES, _DENSITY.get(language, 1)
+        self.is_unicased = language in UNICASED
         self.people = [span for span in spans if span.kind == "PERSON"]
         self.data = sorted(span.start for span in spans if span.kind not in _NO_EVIDENCE)
         entries = load_matcher(_TABLES, language).find(self.words) if self.people else ()
@@ -192,7 +193,8 @@ class _Context:
             at = relations[k - 1]
             # Chinese, Japanese and Korean mostly leave out "my"; "X's wife" has a particle before "wife".
             is_first = self.is_cjk and not self.text[max(0, at - 1) : at].strip(_PUNCTUATION)
-            if is_first or _count(own, at - _REACH_OF_OWN // self.density, at):
+            # An Arabic relation may hold the word itself.
+            if is_first or _count(own, at - _REACH_OF_OWN // self.density, at + 1):
                 return True
         after = relations[k] if k < len(relations) else len(self.text)
         is_apposition = self.text[span.end : span.end + 2].lstrip()[:1] in tuple(",(–-") and after - span.end <= _REACH
@@ -202,7 +204,7 @@ class _Context:
         return self.is_cjk and span.end - span.start > _LONG
 
     def _words_of(self, span: Span) -> frozenset[str]:
-        if self.is_cjk:
+        if self.is_cjk or self.is_unicased:
             return frozenset(part[0].casefold() for part in name_parts(self.text[span.start : span.end]))
         first, last = bisect_left(self.words.starts, span.start), bisect_left(self.words.starts, span.end)
         return frozenset(lower for lower in self.words.lowers[first:last] if len(lower) > 1)

@@ -21,11 +21,13 @@ from eyas.base.storage import convert_write_errors
 from eyas.privacy.case_insensitive import plain_text, strip_accents
 from eyas.privacy.cjk_words import CJK_LANGUAGES, is_cjk, surname_size
 from eyas.privacy.name_shapes import find_fitting_names, find_inflection
-from eyas.privacy.word_lists import LANGUAGES, PARTICLES, city_names, person_names
+from eyas.privacy.word_lists import LANGUAGES, PARTICLES, UNICASED, city_names, person_names
+from eyas.privacy.words import WORD
 
 FIRST, LAST = "first", "last"  # the roles of a name's part
 _LOCALES = {language: f"{language}_{language.upper()}" for language in LANGUAGES}
 _LOCALES |= {"en": "en_US", "sv": "sv_SE", "zh": "zh_CN", "ja": "ja_JP", "ko": "ko_KR"}
+_LOCALES |= {"ar": "ar_AA", "hi": "hi_IN"}
 _INITIALS = tuple("ABCDEFGHJKLMNPRSTVW")
 _DOMAINS = ("example.com", "example.org", "example.net")  # reserved by RFC 2606
 _NETWORKS = ("192.0.2.", "198.51.100.", "203.0.113.")  # for documentation, RFC 5737; IPv6 by RFC 3849
@@ -34,7 +36,7 @@ _LETTERS = {"DEVICE_ID": ("abcdef", *_ALPHABETS), "VEHICLE": ("abcdefghjklmnprst
 # Kind -> digits of a number -> the numbers from which its surrogate is picked.
 _WIDTHS = {"COORDINATES": {1: (1, 9), 2: (10, 59), 3: (100, 179)}, "BIRTH_DATE": {1: (1, 9), 2: (1, 12)}}
 _MAX_DAY, _YEARS = 31, 3  # a year of birth changes by three years at most
-_PART = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_PART = re.compile(rf"عبد[ \u00a0]{WORD}|{WORD}")  # "عبد الله" is one name
 _STREETS = {
     "en": "{number} {name} Street",
     "de": "{name}straße {number}",
@@ -48,6 +50,8 @@ _STREETS = {
     "zh": "{name}家路{number}号",
     "ja": "{name}町{number}",
     "ko": "{name}로 {number}",
+    "ar": "شارع {name} {number}",
+    "hi": "{number}, {name} मार्ग",
 }
 KEY_VARIABLE = "EYAS_PRIVACY_KEY"
 MIN_KEY_BYTES = 16
@@ -147,6 +151,7 @@ class Surrogates:
 
     def _replace_email(self, text: str, language: str) -> str:
         value = _normalize(text)
+        language = "en" if language in UNICASED else language
         first, last = _list_names(FIRST, language), _list_names(LAST, language)
         name = f"{first[self._number('EMAIL.first', value, len(first))]}."
         name += last[self._number("EMAIL.last", value, len(last))]
@@ -221,6 +226,8 @@ class Surrogates:
 
 def _language_of(text: str, language: str) -> str:
     """Returns the language of a surrogate: English for a value in Latin letters inside a text of another script."""
+    if language in UNICASED:
+        return "en" if text.isascii() else language
     return "en" if language in CJK_LANGUAGES and not any(map(is_cjk, text)) else language
 
 

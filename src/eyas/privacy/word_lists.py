@@ -43,7 +43,9 @@ _COUNTRY_LOCALES = "en_US de_DE fr_FR es_ES it_IT pt_PT nl_NL pl_PL sv_SE".split
 _MAX_CITY_WORDS = 3
 _TOWN_LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt", "ru", "sv")
 _TOWN_PARTS = re.compile(r"[/,(]| - ")  # "Albany, NY", "Horb/Sulz", "Olinda - PE"
-_CJK_LOCALES = {"zh": ("zh_CN", "zh_TW"), "ja": ("ja_JP",), "ko": ("ko_KR",)}
+UNICASED = ("ar", "hi")  # languages with spaces between words and without capital letters
+_SCRIPT_LOCALES = {"zh": ("zh_CN", "zh_TW"), "ja": ("ja_JP",), "ko": ("ko_KR",)}
+_SCRIPT_LOCALES |= {"ar": ("ar_AA", "ar_DZ", "ar_SA", "ar_PS"), "hi": ("hi_IN",)}
 
 
 @cache
@@ -231,8 +233,13 @@ def person_names(part: str, locale: str) -> tuple[str, ...]:
         part: "first" for first names, "last" for last names.
         locale: A locale of Faker, for example "de_DE".
     """
+    language = locale[:2]
+    if language in UNICASED:
+        tables = ("given_names_of_women", "given_names_of_men") if part == "first" else ("surnames",)
+        listed = frozenset[str]().union(*(read_by_language(table)[language] for table in tables))
+        return tuple(sorted(listed - read_by_language("first_names_that_are_words")[language]))
     names = _read_names_of(part, locale)
-    if locale[:2] in _CJK_LOCALES:
+    if language in _SCRIPT_LOCALES:
         return tuple(sorted(names))
     common = load_lexicon().common | read_words("first_names_that_are_words")
     return tuple(sorted(name for name in names if name.isalpha() and len(name) > 2 and name.casefold() not in common))
@@ -245,19 +252,19 @@ def _read_names_of(part: str, locale: str) -> set[str]:
         for attribute in dir(provider)
         if part in attribute and not attribute.endswith("pairs")
         for name in _read_list(provider, attribute)
-        if locale[:2] not in _CJK_LOCALES or (not name.isascii() and "{" not in name)
+        if locale[:2] not in _SCRIPT_LOCALES or (not name.isascii() and "{" not in name)
     }
 
 
 def read_names_of(part: str, language: str) -> frozenset[str]:
-    """Returns Faker's first names or last names of Chinese, Japanese or Korean ("zh", "ja", "ko")."""
-    return frozenset[str]().union(*(_read_names_of(part, locale) for locale in _CJK_LOCALES[language]))
+    """Returns Faker's first names or last names of a language without Latin letters, for example "zh"."""
+    return frozenset[str]().union(*(_read_names_of(part, locale) for locale in _SCRIPT_LOCALES[language]))
 
 
 def read_faker_words(language: str) -> frozenset[str]:
     """Returns the words of Faker's sample texts in Chinese, Japanese or Korean, and those of its occupations."""
     words = set[str]()
-    for locale in _CJK_LOCALES[language]:
+    for locale in _SCRIPT_LOCALES[language]:
         words.update(re.split(r"[\W_]+", "/".join(_read_list(_provider("job", locale), "jobs"))))
         words.update(_read_list(_provider("address", locale), "countries"))
         with contextlib.suppress(ImportError):  # not all of them have sample texts
@@ -273,8 +280,8 @@ def city_names(language: str) -> tuple[str, ...]:
     """
     towns = read_by_language("towns").get(language)
     if towns:
-        endings = tuple(read_by_language("endings_of_places")[language])
-        return tuple(sorted(town for town in towns if not town.endswith(endings)))
+        endings = tuple(read_by_language("endings_of_places").get(language, ()))
+        return tuple(sorted(town for town in towns if not town.endswith(endings) and " " not in town))
     locale = {"de": "de_DE", "nl": "nl_NL", "pl": "pl_PL", "sv": "sv_SE", "pt": "pt_PT"}.get(language)
     listed = _read_list(_provider("address", locale), "cities") if locale else _world_cities()
     return tuple(sorted({name for name in listed if " " not in name and name.isalpha()}))

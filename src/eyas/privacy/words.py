@@ -6,10 +6,15 @@ from functools import lru_cache
 
 from eyas.privacy.word_lists import Lexicon, read_words
 
-# Letters, with apostrophes inside ("O'Brien", "m'appelle"). Digits and underscores end a word.
-_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+# Signs inside words that are no letters: Arabic vowels; Devanagari vowels, virama, nukta; joiners.
+_SIGNS = "\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u0900-\u0903\u093a-\u094f\u0951-\u0957\u0962\u0963\u200c\u200d"
+_LETTERS = rf"[^\W\d_]+(?:[{_SIGNS}]+[^\W\d_]*)*"
+WORD = rf"{_LETTERS}(?:['’]{_LETTERS})*"
+"""Letters, with apostrophes inside ("O'Brien", "m'appelle"). Digits and underscores end a word."""
+_WORD = re.compile(WORD)
 # Articles and prepositions that French, Italian and Portuguese join to a name: "d'Anna", "dell'Anna", "qu'Anna".
 _ELISION = re.compile(r"(?:[dlnsjcmt]|qu|dell|all|dall|nell|sull|un|jusqu|lorsqu|puisqu)'(?=[^\W\d_])")
+_PREFIXES = re.compile(r"([وف]?)(لل|[بلك]?(?:ال)?)")  # of an Arabic word
 _SENTENCE_END = '.!?:;\n"“”„«»()[]{}•*-–—>|/\t#=,'
 
 TERMS = read_words("terms")
@@ -124,6 +129,18 @@ def split_words(text: str) -> Words:
                 plain = plain[:-2]
             words[i] = plain
     return Words(text, tuple(starts), tuple(ends), tuple(words), tuple(map(str.casefold, words)))
+
+
+@lru_cache(maxsize=100_000)
+def cut_prefixes(form: str) -> tuple[str, ...]:
+    """Returns an Arabic word, and the word without its prefixes: "wa", "fa", "bi", "li", "ka", "al".
+
+    Args:
+        form: The word, in the spelling of `fold_word`.
+    """
+    first, second = _PREFIXES.match(form).groups()  # type: ignore[union-attr]  # matches any text
+    cuts = {len(first), len(first) + (second[:1] in ("ب", "ل", "ك")), len(first) + len(second)}
+    return (form, *(form[cut:] for cut in sorted(cuts - {0}) if len(form) - cut > 2))
 
 
 def is_technical(text: str) -> bool:
