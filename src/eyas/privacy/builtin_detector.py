@@ -54,14 +54,16 @@ class BuiltinDetector:
     def _find(self, text: str, language: str) -> Iterator[Span]:
         plain = plain_text(text)  # has the same positions
         yield from find_secrets(plain)
-        contacts = list(without_documentation(text, find_emails(plain)))
+        phones = find_phone_numbers(plain, language, is_personal=False)
+        contacts = list(without_documentation(text, (*find_emails(plain), *phones)))
         structured = list(without_documentation(text, find_structured(text, self._lexicon, language)))
-        tagger = Tagger(split_words(text), language, has_data=bool(contacts or structured))
+        labeled = list(without_documentation(text, find_labeled_values(plain, language)))
+        tagger = Tagger(split_words(text), language, has_data=bool(contacts or structured or labeled))
         unicased = NameSearch(tagger.words, language) if language in UNICASED else None
         people = self._find_people(tagger, language, unicased)
-        is_personal = bool(contacts or structured or people) or tagger.is_personal
+        is_personal = bool(contacts or structured or labeled or people) or tagger.is_personal
         numbers = list(without_documentation(text, self._find_numbers(plain, language, is_personal)))
-        yield from (*structured, *contacts, *numbers)
+        yield from (*structured, *contacts, *labeled, *numbers)
         is_personal = is_personal or bool(numbers)
         if is_personal:
             yield from find_handles(plain)
@@ -80,15 +82,15 @@ class BuiltinDetector:
                 yield span
 
     def _find_numbers(self, plain: str, language: str, is_personal: bool) -> Iterator[Span]:
-        """Yields numbers, addresses and values behind labels."""
+        """Yields numbers and addresses."""
         if any(char.isdigit() for char in plain):  # each of these holds a digit
             yield from find_cards(plain)
             yield from find_accounts(plain)
             yield from find_identifiers(plain, language, is_personal)
-            yield from find_phone_numbers(plain, language, is_personal)
+            if is_personal:
+                yield from find_phone_numbers(plain, language, is_personal)
             yield from find_ip_addresses(plain)
             yield from find_postcode_towns(plain, self._towns)
-        yield from find_labeled_values(plain, language)
         yield from find_addresses(plain, language)
 
     def _find_people(self, tagger: Tagger, language: str, unicased: NameSearch | None) -> list[Span]:

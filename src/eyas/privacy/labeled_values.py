@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import EntityKind, Span
 from eyas.privacy.value_labels import find_labels, words_of
-from eyas.privacy.word_lists import any_of
 from eyas.privacy.words import split_words
 
 _WORDS, COPULAS = words_of("words_before_values"), words_of("value_copulas")
@@ -50,7 +49,7 @@ _NUMERIC = re.compile(NUMERIC_DATE)
 _DATE_BEFORE_BIRTH = re.compile(
     rf"(?P<value>{NUMERIC_DATE}|(?:19|20)\d\d[年년] ?\d{{1,2}}[月월])[に ]?(?:出生|生|생|출생)"
 )
-_CONDITION = re.compile(rf"(?i)(?<![^\W\d_])(?:{any_of('conditions').replace(chr(92) + '*', '')})")
+_CONDITION = re.compile(rf"(?i){words_of('conditions')}".replace(r"\*", r"[^\W\d_]*"))
 _NEAR = 80  # characters between a date of birth and a medical condition
 _PRIVATE_TABLES = ("first_person", "private_matters", "private_relations")
 _DATE = re.compile(rf"(?:{NUMERIC_DATE}|(?:19|20)\d\d ?[-/] ?(?:19|20)\d\d|(?:19|20)\d\d)\Z")

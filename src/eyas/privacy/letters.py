@@ -1,10 +1,12 @@
-"""Finds names in letters and e-mails: in greetings, in signatures and in headers; and user names made of two names.
+"""Finds names in letters, e-mails and chats: in greetings, signatures, headers; and user names made of two names.
 
     From: <name> <mail>          a header
     Dear <name>,                 a greeting
     ...
     Yours,                       a closing, and the name after it or on the next line
     <name>
+
+    [12/04, 18:22] <name>: ...   a line of a chat
 
 Such a name is found even if no list of names holds it. An ordinary word at the same position is no name: "Dear diary",
 "Thanks, Management". In a header, a town or a language is no name either: "From: English".
@@ -41,6 +43,10 @@ _REPLY = PrefilteredPattern(
     rf"|(?:schrieb|schreef|skrev|wrote)[ \t]+({_WORDS})[ \t]*(?::|<)",
     rf"{_WROTE}|schrieb",
 )
+_CHAT_LINE = re.compile(
+    r"(?m)^[ \t]*\[?(?:\d{1,4}[./-]\d{1,2}(?:[./-]\d{1,4})?,?[ \t])?\d{1,2}[:.]\d{2}(?:[:.]\d{2})?"
+    rf"(?:[ \t]?[AaPp]\.?[Mm]\.?)?\]?[ \t]*[-–—]?[ \t]*({_WORDS})[ \t]*:(?=[ \t\n])"
+)
 _GROUP_ADDRESSEES = read_words("group_addressees")
 _USER_NAME = CaseInsensitivePattern(
     rf"\b(?:{any_of('labels_of_users')})[\"']?\s?[:=]\s?[\"']?([^\W\d_]{{2,}})[._]([^\W\d_]{{2,}})"
@@ -51,9 +57,9 @@ _AND = re.compile(r"[ \t](?:&|and|und|et|y|e|ed|en|i|och)[ \t]", re.IGNORECASE)
 
 def find_letter_names(text: str, matcher: ValueMatcher) -> Iterator[Span]:
     """Yields the names in greetings, closings, headers and lines such as "Anna wrote:". Takes linear time."""
-    for pattern in (_GREETING, _CLOSING, _HEADER, _REPLY):
+    for pattern in (_GREETING, _CLOSING, _HEADER, _REPLY, _CHAT_LINE):
         for match in pattern.finditer(text):
-            start, end = match.span(1 if match[1] is not None else 2)
+            start, end = match.span(match.lastindex or 1)
             sure = pattern is _GREETING or text.startswith("<", match.end())  # a mail address follows
             in_header = pattern is _HEADER and not sure
             for both in (*_AND.finditer(text, start, end), None):

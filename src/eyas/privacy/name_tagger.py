@@ -22,6 +22,7 @@ from eyas.privacy.word_lists import PARTICLES, load_lexicon, read_by_language, r
 from eyas.privacy.words import NAMED_THINGS, TERMS, Words, ends_as_word, is_quoted_word, is_technical
 
 THRESHOLD = 0.4  # probability from which on a word belongs to a name
+_THRESHOLD_BESIDE_DATA = 0.25  # the same for a capitalized word in a text with other personal data
 _MAX_WORDS = 7  # in a name
 _MAX_LETTERS = 40  # in a word of a name
 # Tables that the lexicon reads. The entries of the other tables of these files are features of the words beside them.
@@ -86,11 +87,11 @@ class Tagger:
         for start, end, table in load_matcher(_cue_tables(), language).find(words):
             self.ending.setdefault(end, set()).add(table)
             self.starting.setdefault(start, set()).add(table)
-        starts = [i for i in range(len(words)) if words.starts_sentence(i)]
+        starts = [*filter(words.starts_sentence, range(len(words)))]
         self.style = "lower" if 3 * sum(map(words.is_capital, starts)) <= len(starts) else "cased"
         self.cells = {i for line in _lines(words) if any(_ROW_GAP.search(words.gap(i)) for i in line) for i in line}
         self.capitals = {words.lowers[i] for i in {*range(len(words))}.difference(starts) if words.is_capital(i)}
-        self.written = set(words.written)
+        self.written, self.threshold = set(words.written), _THRESHOLD_BESIDE_DATA if has_data else THRESHOLD
         self.is_personal = has_data or any("shared_events" in at or "relations" in at for at in self.ending.values())
 
     @cached_property
@@ -109,10 +110,11 @@ class Tagger:
             follows = first >= 0 and i - first < _MAX_WORDS and self.may_follow(i)
             if i - 1 == first and self.gap(first) == "comma" and "headers" in lead:
                 follows = True  # "From: Fifita, Tevita"
-            chance = 0.0
+            chance, is_capital = 0.0, self.words.is_capital(i)
             if self.may_be_name(i, follows):
                 chance = _probability(self.features(i, follows, lead), weights)
-            is_name = chance >= THRESHOLD or (follows and self.gap(i - 1) == "hyphen" and self.words.is_capital(i))
+            limit = self.threshold if is_capital and self.gap(i) != "number" else THRESHOLD
+            is_name = chance >= limit or (is_capital and follows and self.gap(i - 1) == "hyphen")
             is_name = is_name and not (follows and self._is_noun_behind_name(i))
             if first >= 0 and not (follows and (is_name or self._joins(i))):
                 yield self._to_span(first, i - 1, best)
@@ -135,8 +137,7 @@ class Tagger:
         lowers = self.words.lowers
         if lowers[i] not in PARTICLES or i + 1 >= len(lowers) or self.gap(i) not in ("space", "hyphen"):
             return False
-        # "mit Anna zum Arzt", but "Cornelis op den Akker"
-        return lowers[i] not in self.no_particles or lowers[i + 1] in PARTICLES
+        return lowers[i] not in self.no_particles or lowers[i + 1] in PARTICLES  # "Cornelis op den Akker"
 
     def _to_span(self, first: int, last: int, score: float) -> Span:
         words, before = self.words, self.tables_before(first)
@@ -196,13 +197,13 @@ class Tagger:
             return False
         if follows or lower in self.lexicon.sure_names:
             return True
-        if self.style == "cased" and lower not in self.lexicon.first_names and is_known(lower, self.language):
-            return False  # "veggies and flowers"
+        if self.style == "cased" and is_known(lower, self.language):  # "veggies and flowers", "a dad joke"
+            return False
         is_led = not _LOWER_CUES.isdisjoint(self.tables_before(i))
         if (group := self.group(i)) in ("last", "unknown", "compound"):
-            is_sure = not _SURE_CUES.isdisjoint(self.tables_before(i))
-            return is_sure or (self.is_personal and (is_led or self.style == "lower"))
-        return is_led and group in ("ambiguous", "known")
+            is_likely = self.is_personal and (is_led or self.style == "lower")
+            return is_likely or not _SURE_CUES.isdisjoint(self.tables_before(i))
+        return is_led and group == "ambiguous"
 
     def _is_title_or_thing(self, i: int, follows: bool) -> bool:
         """Returns True for a title, a group ("Dear all"), a month, or a part of "Victoria Falls"."""
@@ -346,6 +347,8 @@ def _find_group(lower: str, language: str) -> str:
     first, apostrophe, last = lower.partition("'")
     if apostrophe and len(first) < 3 and (last in lexicon.common or is_known(last, language)):
         return "stop"  # "J'ai", "L'hôtel"
+    if apostrophe and len(last) < 3 and first in lexicon.stop:
+        return "stop"  # "Here's", "don't", "war's"
     if lower in lexicon.sure_names:
         return "core_first" if lower in lexicon.core_names else "first"
     if lower in lexicon.ambiguous:

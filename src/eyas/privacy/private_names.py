@@ -23,14 +23,14 @@ from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
 from eyas.privacy.surrogates import name_parts
 from eyas.privacy.word_lists import UNICASED, read_data_file
-from eyas.privacy.words import split_words
+from eyas.privacy.words import TERMS, split_words
 
-_COUNTED = (
+COUNTED = (  # tables whose entries count around a name
     "private_matters", "private_hints", "public_matters", "public_hints", "invented_frames", "first_person",
 )  # fmt: skip
-_PUBLIC = ("public_matters", "public_hints", "invented_frames")
+PUBLIC = ("public_matters", "public_hints", "invented_frames")
 _BEFORE = ("private_relations", "private_contacts")
-_TABLES = (*_COUNTED, *_BEFORE, "public_people")
+_TABLES = (*COUNTED, *_BEFORE, "public_people")
 _NO_EVIDENCE = ("PERSON", "LOCATION", "IP_ADDRESS", "SECRET")  # kinds that identify no person
 _MAX_COUNT = 3  # entries of one table that count
 _NEAR = 120  # characters around a name, inside its sentence
@@ -41,6 +41,8 @@ _REACH_OF_OWN = 12  # characters before a relation in which a word such as "my" 
 _DENSITY = {"zh": 3, "ja": 2, "ko": 2}  # words of these scripts are shorter: the two reaches above shrink
 _LONG = 3  # characters of a Chinese or Japanese name from which on it holds a surname and a given name
 _REACH_OF_DATA = 200  # characters around a name in which other personal data is near
+_NUMBER = re.compile(r"\d+")
+_MIN_NUMBERS = 2  # in a school problem
 _SENTENCE_END = re.compile(r"[.!?؟।]+(?=\s|\Z)|[。！？\n]")
 _PUNCTUATION = " \n　、。，！？：:「」『』“”（）()・"
 _THRESHOLD = 0.4  # probability from which on a name is private
@@ -153,6 +155,9 @@ class _Context:
                 self.places[table].append(start)
         self.ends = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
 
+        is_task = bool(self.places["invented_frames"]) and not self.places["first_person"] and not self.data
+        self.is_school_problem = is_task and len(_NUMBER.findall(text)) >= _MIN_NUMBERS
+
     def describe(self) -> list[DetectedName]:
         """Returns all names of the text with their features."""
         return [self._describe(span) for span in self.people]
@@ -161,7 +166,8 @@ class _Context:
         left = max(self.ends[bisect_right(self.ends, span.start) - 1], span.start - _NEAR)
         right = min(self.ends[bisect_left(self.ends, span.end)], span.end + _NEAR)
         features = {f"rule_{span.rule.rpartition('.')[2]}": 1.0}
-        for table in _COUNTED:
+        words = self._words_of(span)
+        for table in COUNTED:
             near = _count(self.places[table], left, right)
             around = _count(self.places[table], min(left, span.start - _FAR), max(right, span.end + _FAR))
             features[f"{table}_near"] = min(near, _MAX_COUNT)
@@ -174,9 +180,10 @@ class _Context:
         features["first_person_beside"] = float(
             _count(self.places["first_person"], max(left, span.start - _BESIDE), min(right, span.end + _BESIDE)) > 0
         )
-        is_about_public = any(features[f"{table}_{place}"] for table in _PUBLIC for place in ("near", "far"))
+        features["school_problem"] = float(self.is_school_problem)
+        features["term"] = float(words <= TERMS)
+        is_about_public = any(features[f"{table}_{place}"] for table in PUBLIC for place in ("near", "far"))
         features["nothing_public"] = float(not is_about_public)
-        words = self._words_of(span)
         is_near = _count(self.data, span.start - _REACH_OF_DATA, span.end + _REACH_OF_DATA) > 0
         features["doubt"] = 1 - span.score
         features["full_name"] = float(len(words) > 1 or span.rule.endswith(".title") or self._is_long(span))

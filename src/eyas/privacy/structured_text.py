@@ -278,6 +278,8 @@ def _is_among_people(fields: Sequence[_Field], i: int) -> bool:
         kind = field.label.kind
         if kind in (THING, PERSONAL):
             balance += 1 if kind == PERSONAL else -1
+        elif field.value is not None and kind in ("EMAIL", "PHONE"):
+            balance += 2
         elif field.value is not None and kind != "LOCATION":
             balance += not (is_person and kind == "PERSON" and field.label.trust is Trust.NAME)
     return balance > 0
