@@ -46,7 +46,7 @@ SECRETS = [
     "lösenord: Sommar2022",
     "api key for staging is 8f3d9a7b6c5e4d3f2a1b0c9d8e7f6a5b",
     "my PIN is 4821",
-    "CVV: 123",
+    "CVV: 294",
     "passphrase: orange tractor window seven",
 ]
 NONE = [

@@ -28,6 +28,7 @@ LABEL_TABLES = (
     "at_words",
     "dot_words",
     "non_secrets",
+    "month_names",
     "conditions",
 )
 FOLDERS = PACKAGE / "languages"

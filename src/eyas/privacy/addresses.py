@@ -57,6 +57,7 @@ _BARE_STREET = PrefilteredPattern(_text_of("without_number"), _text_of("housed")
 _LIVES_AT = PrefilteredPattern(_text_of("after_lives"), _text_of("lives"))
 _US_PLACE = PrefilteredPattern(_text_of("american_town"), r" [a-z]{2} \d{5}")
 _NO_NUMBER, _POSTCODE, _FLAT = map(_exact, ("street_over_postcode", "postcode", "flat"))
+_NUMBERED_FLAT, _HOME, _POLISH = map(_exact, ("numbered_flat", "house_of_someone", "polish"))
 _TOWN, _TAIL, _TOWN_BEHIND = map(_exact, ("postcode_and_town", "tail", "town_behind"))
 _BOX, _NO_VALUE, _COUNTED = map(_any_case, ("post_box", "no_value", "counted"))
 _NUMBER_BEHIND = re.compile(r",? (?:nr\.? ?)?\d")
@@ -92,14 +93,14 @@ def find_addresses(text: str, language: str) -> Iterator[Span]:
                 yield _with_town(text, *match.span(), 0.8)
     for match in _find_compounds(text, language):
         yield _with_town(text, *match.span(), 0.8)
-    for pattern in (_NO_NUMBER, _LIVES_AT):
+    for pattern in (_NO_NUMBER, _LIVES_AT, _HOME):
         for match in pattern.finditer(text):
             yield _with_town(text, *match.span(1), 0.7)
     for match in _EN_LOWER.finditer(text):
         words = match[1].lower().replace(",", "").split()[1:-1]
         if not any(word in _NO_STREET_NAME or word in load_lexicon().stop for word in words):
             yield _with_town(text, *match.span(1), 0.6)
-    for pattern in (_FR, _VIA, _BOX, _POSTCODE, _US_PLACE, _FLAT):
+    for pattern in (_FR, _VIA, _BOX, _POSTCODE, _US_PLACE, _FLAT, _NUMBERED_FLAT, *(_POLISH,) * (language == "pl")):
         for match in pattern.finditer(text):
             if pattern is not _BOX or not match[0].lower().startswith(("box", "bp", "b.p")) or language in ("sv", "fr"):
                 yield _with_town(text, *match.span(), 0.8)

@@ -65,8 +65,7 @@ class BuiltinDetector:
         numbers = list(without_documentation(text, self._find_numbers(plain, language, is_personal)))
         yield from (*structured, *contacts, *labeled, *numbers)
         is_personal = is_personal or bool(numbers)
-        if is_personal:
-            yield from find_handles(plain)
+        yield from find_handles(plain, is_personal)
         if unicased:
             towns = list(unicased.find_towns(is_personal, people))
         else:

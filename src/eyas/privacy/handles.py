@@ -7,22 +7,30 @@ import re
 from collections.abc import Iterator
 
 from eyas.privacy.span import Span
+from eyas.privacy.value_labels import find_labels
 from eyas.privacy.word_lists import load_lexicon, read_words
 
-_MENTION = re.compile(r"(?<![^\s(,;:\"'/])@(?P<name>[A-Za-z_](?:[\w.]{1,28})\w)(?![\w/(:@{<]|\.\w)")
+_MENTION = re.compile(
+    r"(?<![A-Za-z0-9_.@/\\+-])@(?P<name>[A-Za-z_](?:[A-Za-z0-9_.]{1,28})[A-Za-z0-9_])(?![A-Za-z0-9_/(:@{<]|\.[A-Za-z0-9])"
+)
 _BRANDS = frozenset(brand.replace(" ", "") for brand in read_words("brands"))
 _CODE = re.compile(r"```|\bdef \w+\(|\bclass \w+[:({]|\bimport |[{};]\s*\n|</\w+>|\n[ \t]*@\w")
 
 
-def find_handles(text: str) -> Iterator[Span]:
+def find_handles(text: str, is_personal: bool) -> Iterator[Span]:
     """Yields the spans of mentions such as "@tinawall7". A word, a brand and program code are none.
 
     Args:
-        text: The text, with plain characters (`plain_text`). Requirement: it is about a person.
+        text: The text, with plain characters (`plain_text`).
+        is_personal: The text is about a person. In other texts, a name of letters only stays, and there must be a word
+            such as "Instagram".
     """
     if "@" not in text or _CODE.search(text):
         return
+    if not is_personal and not any(label.kind == "HANDLE" for label in find_labels(text)):
+        return
     for match in _MENTION.finditer(text):
         name = match["name"].casefold()
-        if name not in load_lexicon().common and name not in _BRANDS:
+        is_odd = is_personal or not name.isalpha()
+        if is_odd and name not in load_lexicon().common and name not in _BRANDS:
             yield Span(*match.span(), "HANDLE", 0.6, "builtin.mention")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from eyas.privacy.case_insensitive import lower_text
-from eyas.privacy.labeled_values import is_about_private_life, is_direct
+from eyas.privacy.labeled_values import UNITS, is_about_private_life, is_direct
 from eyas.privacy.span import Span
 from eyas.privacy.value_labels import label_before
 from eyas.privacy.word_lists import read_by_language, read_data_file
@@ -20,10 +20,15 @@ from eyas.privacy.word_lists import read_by_language, read_data_file
 _FUNCTION_WORDS = read_by_language("function_words")["en"]
 _WORDS_BEFORE, _WORDS_BEHIND = 8, 5  # content words before a weak form, and from its own first group on
 _REACH = 200  # characters in which those words are looked for
+_VAGUE = ("id", "ref", "reference")  # of an order, or of a customer
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _NEAR = 60  # characters around a weak form in which a context word in a script without spaces is looked for
 # How the forms of each group begin: strong ones, weak ones, those with letters of other scripts.
-_STARTS = {"strong": r"\b(?=[A-Za-z]{0,8}[ -]?\d|[0-9A-Fa-f]{2}[:-][0-9A-Fa-f]{2}[:-])", "weak": "", "scripts": ""}
+_STARTS = {
+    "strong": r"\b(?=[A-Za-z]{0,8}[ /-]?\d|[0-9A-Fa-f]{2}[:-][0-9A-Fa-f]{2}[:-]|[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}\.)",
+    "weak": "",
+    "scripts": "",
+}
 _SCRIPT = re.compile(r"[\u0400-\u04ff\u0600-\u06ff\u0900-\u097f\u3005-\u9fff\uac00-\ud7af]")
 
 
@@ -65,25 +70,27 @@ def find_identifiers(text: str, language: str, is_personal: bool) -> Iterator[Sp
             for match in form.pattern.finditer(text, max(0, first.start() - 1) if first else 0):
                 if form.is_personal and not (is_personal or is_about_private_life(text, language)):
                     break
-                if (form.check is None or form.check(match[0])) and _has_context(lower, match, form.context):
+                if (form.check is None or form.check(match[0])) and _has_context(lower, match, form):
                     yield Span(*match.span(), form.kind, 0.65 if form.context else 1.0, "builtin.identifier")
 
 
-def _has_context(lower: str, match: re.Match[str], context: tuple[str, ...]) -> bool:
-    """Returns True if a word near the match contains a word of `context`, or if `context` is empty.
+def _has_context(lower: str, match: re.Match[str], form: _Form) -> bool:
+    """Returns True if a word near the match contains a context word of its format, or if the format has none.
 
     Near means: among the 8 content words before the match, or the 5 from its start on. Function words do not count.
 
     Args:
         lower: The text in lower case.
         match: The identifier.
-        context: The context words of its format.
+        form: The format of the identifier.
     """
-    if not context:
-        return True
-    label = label_before(lower, match.start(), _NEAR)
-    if label and label.kind == "OTHER" and is_direct(lower, label.end, match.start()):
+    context = form.context
+    label = label_before(lower, match.start(), _NEAR) if context or form.is_personal else None
+    is_named = label is not None and lower[label.start : label.end] not in _VAGUE
+    if label and is_named and label.kind == "OTHER" and is_direct(lower, label.end, match.start()):
         return False
+    if not context:
+        return not (form.is_personal and UNITS.match(lower, match.end()))
     near = lower[max(0, match.start() - _NEAR) : match.end() + _NEAR // 2]
     if any(word in near for word in context if not word.isascii()):
         return True

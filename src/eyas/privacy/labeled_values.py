@@ -6,12 +6,12 @@ nearest label before it whose shape it has. So "account holder's phone 0171 555 
 """
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import EntityKind, Span
-from eyas.privacy.value_labels import find_labels, words_of
+from eyas.privacy.value_labels import find_labels, is_label, words_of
 from eyas.privacy.words import split_words
 
 _WORDS, COPULAS = words_of("words_before_values"), words_of("value_copulas")
@@ -25,7 +25,7 @@ _NUMBER = (
     r"(?:[A-Za-z]{1,6}-?|(?-i:[A-Z]{1,3}) )?\d(?:[ ./-]?[A-Za-z]{0,3}\d|[A-Za-z]){2,24}"
     r"(?:-?[A-Za-z]{1,2}(?![A-Za-z])| (?-i:[A-Z]{1,2})(?![A-Za-z]))?"
 )
-_MONTH_NAME = r"[^\W\d_]{3,10}\.?"
+_MONTH_NAME = r"(?:[^\W\d_]|[\u0900-\u0963]){3,14}\.?"
 NUMERIC_DATE = (
     r"(?:\d{1,2}[./ -]{1,2}\d{1,2}[./ -]{1,2}(?:\d{4}|\d\d)"
     r"|(?:19|20)\d\d(?:[./-]|[年년] ?)\d{1,2}(?:[./-]|[月월] ?)\d{1,2}[日일]?"
@@ -40,15 +40,16 @@ _PLATE = (
     r"(?-i:(?=[^\n]{0,9}\d)(?:[^\W_a-zà-ÿ]{1,4}[ ·-]{0,3}){1,3}[^\W_a-zà-ÿ]{1,6}"
     r"|[a-z]{1,3}-[a-z]{1,2} ?\d{1,4}|[a-z]{1,3}\d{2,4}[a-z]{0,3}|\d{3,4}[a-z]{2,3})"
 )
-_UNITS = re.compile(
+UNITS = re.compile(
     r"(?i)[ ]?(?:€|\$|£|₹|₽|¥|%|°|euros?\b|eur\b|usd\b|dollars?\b|kr\b|z[łl]\b|pln\b|sek\b|gbp\b"
     r"|元|円|원|руб|रुप|(?:days?|hours?|minutes?|years?|points?|pages?|people|members|users|customers|items|km|kg|mb|gb|tokens|words"
     r"|characters|digits)\b)"
 )
 _NUMERIC = re.compile(NUMERIC_DATE)
 _DATE_BEFORE_BIRTH = re.compile(
-    rf"(?P<value>{NUMERIC_DATE}|(?:19|20)\d\d[年년] ?\d{{1,2}}[月월])[に ]?(?:出生|生|생|출생)"
+    rf"(?P<value>{NUMERIC_DATE}|(?:19|20)\d\d[年년] ?\d{{1,2}}[月월])[に에 ]{{0,2}}(?:出生|生|생|출생|태어)"
 )
+_OLD_DATE = re.compile(rf"(?<!\d)(?=[^\n]{{0,18}}(?:19[2-9]|20[01])\d)(?P<value>{NUMERIC_DATE}|{_WRITTEN_DATE})(?!\d)")
 _CONDITION = re.compile(rf"(?i){words_of('conditions')}".replace(r"\*", r"[^\W\d_]*"))
 _NEAR = 80  # characters between a date of birth and a medical condition
 _PRIVATE_TABLES = ("first_person", "private_matters", "private_relations")
@@ -100,6 +101,7 @@ _RULES = {
     "BIRTH_DATE": _rule("BIRTH_DATE", _STATED, rf"{NUMERIC_DATE}|{_WRITTEN_DATE}"),
     "BORN": _rule("BIRTH_DATE", _DIRECT, rf"{NUMERIC_DATE}|{_WRITTEN_DATE}"),
     "HANDLE": _rule("HANDLE", rf"(?:{_STATED}(?=@)|{_SIGNED})", r"@?(?=[\d_.]*[a-z])(?=@|[a-z]*[\d_.])[\w.]{2,28}\w"),
+    "SECRET": _rule("SECRET", rf"[^\w\n]{{0,2}}(?:{COPULAS}|[:=])[^\w\n]{{0,3}}", r"\d{4,8}"),
     "PIN": _rule(
         "SECRET", _STATED, r"\d(?:[ -]?\d){2,7}|(?=[A-Z]{0,3}\d)[A-Z0-9#*]{4,10}", lambda signs: not signs.isalpha()
     ),
@@ -133,6 +135,27 @@ def _is_private_birth(text: str, match: re.Match[str], language: str) -> bool:
     return _CONDITION.search(near) is not None or is_about_private_life(others, language)
 
 
+def _is_medical(text: str, language: str) -> bool:
+    """Returns True if a text names two medical conditions, or one in a text about private life."""
+    conditions = {match[0].casefold() for match in _CONDITION.finditer(text)}
+    return len(conditions) > 1 or (len(conditions) == 1 and is_about_private_life(text, language))
+
+
+def find_values_below(heading: str, cells: Iterable[tuple[int, str]], language: str) -> Iterator[Span]:
+    """Yields the spans of values in a column of a table, whose heading is a label.
+
+    Args:
+        heading: The heading of the column.
+        cells: The position and the text of each cell.
+        language: The language of the text (ISO 639-1).
+    """
+    before = f"{heading}: "
+    for start, value in cells if is_label(heading) else ():
+        for span in find_labeled_values(before + value, language):
+            if span.start >= len(before):
+                yield replace(span, start=span.start - len(before) + start, end=span.end - len(before) + start)
+
+
 def find_labeled_values(text: str, language: str) -> Iterator[Span]:
     """Yields the spans of values after a label. Takes linear time.
 
@@ -149,7 +172,7 @@ def find_labeled_values(text: str, language: str) -> Iterator[Span]:
         value = match["value"]
         signs = "".join(filter(str.isalnum, value))
         is_date = label.kind not in ("BIRTH_DATE", "BORN", "PIN") and _DATE.match(value)
-        if is_date or not rule.check(signs) or _UNITS.match(text, match.end()):
+        if is_date or not rule.check(signs) or UNITS.match(text, match.end()):
             continue
         if label.kind == "BORN" and not _NUMERIC.match(value) and not _is_private_birth(text, match, language):
             continue  # "Marie Curie was born on 7 November 1867"
@@ -160,6 +183,9 @@ def find_labeled_values(text: str, language: str) -> Iterator[Span]:
     for match in _DATE_BEFORE_BIRTH.finditer(text):
         if _is_private_birth(text, match, language):
             found.append((*match.span("value"), "BIRTH_DATE"))
+    dates = list(_OLD_DATE.finditer(text))
+    if dates and _is_medical(text, language):
+        found.extend((*match.span("value"), "BIRTH_DATE") for match in dates)
     for start, end, kind in found:
         if kind is not None:
             yield Span(start, end, kind, 0.8, "builtin.label")

@@ -28,11 +28,14 @@ _SPELT_OUT = PrefilteredPattern(
     rf"| ?@ ?{_HOST}(?:\.{_HOST}){{0,2}}(?: \. ?|\. |{_OPEN}(?:\.|{_DOT}){_CLOSE})(?:{_SURE_TLD})(?![A-Za-z0-9]))",
     rf" ?@ |@[^\s@]{{1,60}} ?[ \[({{<]|{_OPEN}(?:@|at|{_AT}){_CLOSE}|{_AT}",
 )
+_SPOKEN_DOT = "dot|punkt|punt|ponto|punto|kropka"  # those of dot_words that are no words of English or French prose
 _SPOKEN = PrefilteredPattern(
-    rf"(?i)(?<![\w.]){_NAME}(?:(?: dot | punkt |\.){_NAME}){{0,3}} at {_HOST}(?: dot {_HOST})?"
-    rf"(?P<dot> dot | punkt |\.){_TLD}",
-    r" at [a-z0-9.-]{1,40} ?(?:\.|dot|punkt)",
+    rf"(?i)(?<![\w.]){_NAME}(?:(?: (?:{_SPOKEN_DOT}) |\.){_NAME}){{0,3}} (?P<at>at) {_HOST}"
+    rf"(?: (?:{_SPOKEN_DOT}) {_HOST})?(?P<dot> (?:{_SPOKEN_DOT}) |\.){_TLD}",
+    rf" at [a-z0-9.-]{{1,40}} ?(?:\.|{_SPOKEN_DOT})",
 )
+_NO_WORD = re.compile(r"[\d_.]")
+_STARRED = re.compile(rf"(?i)(?<![\w.]){_NAME}(?:\.{_NAME}){{0,3}} ?[★☆※◎●♪] ?{_HOST}(?:\.{_HOST}){{0,2}}\.{_TLD}")
 _REACH_OF_LABEL = 40  # characters before "name at domain.com" in which a word such as "mail" stands
 _NO_PERSON = frozenset(("git", "hg", "svn"))  # git@github.com:owner/name.git names no one
 
@@ -81,15 +84,14 @@ def find_emails(text: str) -> Iterator[Span]:
             if start < at and text[start:at] not in _NO_PERSON:
                 yield Span(start, domain.end(), "EMAIL")
         at = text.find("@", domain.end() if local and domain else at + 1)
-    for match in _SPELT_OUT.finditer(text):
-        yield Span(*match.span(), "EMAIL", 0.7)
+    for pattern in (_SPELT_OUT, _STARRED):
+        for match in pattern.finditer(text):
+            yield Span(*match.span(), "EMAIL", 0.7)
     for match in _SPOKEN.finditer(text):
         labels = labels_before(text, match.start(), _REACH_OF_LABEL)
-        if (
-            " dot " in match[0].lower()
-            or " punkt " in match[0].lower()
-            or any(label.kind == "EMAIL" for label in labels)
-        ):
+        is_spoken = match["dot"] != "." or (match["at"] == "AT" and not match[0].isupper())
+        is_spoken = is_spoken or bool(_NO_WORD.search(match[0].partition(" at ")[0]))
+        if is_spoken or any(label.kind == "EMAIL" for label in labels):
             yield Span(*match.span(), "EMAIL", 0.6)
 
 

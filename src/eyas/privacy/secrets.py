@@ -45,7 +45,7 @@ _SAID = re.compile(
     rf"(?i)[^\n:=]{{0,40}}?(?:{COPULAS}|:|=|->|→| - |,)[ :]{{0,3}}"
     rf"(?P<quote>[\"'`*]{{0,3}})(?P<value>{_CHAR}{{4,200}})"
 )
-_BESIDE = re.compile(rf" {{1,2}}[\"'`]?(?P<value>{_CHAR}{{7,100}})")
+_BESIDE = re.compile(rf"[ (\"'`\[]{{1,3}}(?P<value>{_CHAR}{{7,100}})")
 _PASSWORD = re.compile(r"(?i)pass|kennw|contras|senha|palavra|parola|wachtw|has[łl]|l[öo]sen|парол")
 # "my password is sunshine." at the end of a clause
 _WORD_SAID = re.compile(
@@ -54,7 +54,10 @@ _WORD_SAID = re.compile(
 _PHRASE = re.compile(
     rf"(?i)[^\n:=]{{0,20}}(?::|=|{COPULAS})\s{{0,3}}[\"'`]?(?P<value>[a-z]{{3,12}}(?:[ -][a-z]{{3,12}}){{3,24}})"
 )
-_TOKEN = re.compile(r"(?<![^\s\"'`:])[^\s\"'`()\[\]{}<>|\\=/]{8,64}(?![^\s\"'`])")
+_TOKEN = re.compile(
+    r"(?<![^\s\"'`:(«“”„『「（はがはを가는은])[^\s\"'`()«»“”„\[\]{}<>|\\=/\u3000-\uffef]{7,64}(?![^\s\"'`)»”“、。」』）\u3040-\u30ff\uac00-\ud7af])"
+)
+_WORDS_AND_NUMBER = re.compile(r"[A-Za-z]{3,10}(?:[-_.][A-Za-z]{3,10}){1,3}[-_.]\d{2,4}\Z")
 _RANDOM = re.compile(r"(?<![A-Za-z0-9+/_.-])[A-Za-z0-9+/_=.~-]{16,300}(?![A-Za-z0-9+/_-])")
 _REACH, _REACH_BEHIND = 60, 30  # characters between a label and a token
 _RULE = re.compile(r"\(\?|\[(?:A-Z|a-z|0-9)|\\[dw]")  # a rule for passwords
@@ -106,7 +109,7 @@ def _find_named(text: str) -> Iterator[Span]:
         yield from _find_after(text, label.end, is_soft)
     if not labels:
         return
-    for pattern, is_secret in ((_TOKEN, _is_strong_password), (_RANDOM, _is_random)):
+    for pattern, is_secret in ((_TOKEN, _is_likely_password), (_RANDOM, _is_random)):
         for match in pattern.finditer(text):
             value = match[0].rstrip(_TRAILING)
             if is_secret(value) and _is_beside_label(text, *match.span()):
@@ -206,6 +209,14 @@ def _is_strong_password(value: str) -> bool:
     """Returns True if the value has lower-case letters, capitals, digits and punctuation marks, as no word has."""
     tests = (str.islower, str.isupper, str.isdigit, "!#%&*+$?@^~".__contains__)
     return len(value) >= 8 and all(any(map(test, value)) for test in tests)
+
+
+def _is_likely_password(value: str) -> bool:
+    """Returns True beside a word such as "password": for a strong password, "l0vem0?78" or "banefe-tofi-40"."""
+    if _is_strong_password(value) or _WORDS_AND_NUMBER.match(value):
+        return True
+    has_letters = sum(map(str.isalpha, value)) >= 3
+    return has_letters and sum(map(str.isdigit, value)) >= 2 and any(char in "!#%&*+$?^~" for char in value)
 
 
 def _is_random(value: str) -> bool:

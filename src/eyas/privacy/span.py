@@ -16,8 +16,8 @@ DROPPED_BY_DEFAULT: tuple[EntityKind, ...] = ("SECRET", "CARD", "ACCOUNT", "GOVE
 REPLACED_BY_DEFAULT: tuple[EntityKind, ...] = tuple(kind for kind in KINDS if kind not in DROPPED_BY_DEFAULT)
 # Two spans that overlap become one span, with the kind that comes first here. Kinds that drop a record come first.
 _PRECEDENCE = (
-    *DROPPED_BY_DEFAULT, "EMAIL", "IP_ADDRESS", "DEVICE_ID", "VEHICLE", "COORDINATES", "BIRTH_DATE", "CUSTOMER_ID",
-    "PHONE", "HANDLE", "PERSON", "LOCATION",
+    *DROPPED_BY_DEFAULT, "EMAIL", "IP_ADDRESS", "DEVICE_ID", "VEHICLE", "COORDINATES", "BIRTH_DATE", "PHONE",
+    "CUSTOMER_ID", "HANDLE", "PERSON", "LOCATION",
 )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Finds personal data in tables and fields: the heading of a column, or the key of a field, says what a value is.
 
-Tables: Markdown, CSV with commas, semicolons or tabs, columns separated by spaces. All cells of a column are decided
-together. The heading must name personal data, and most cells must look like that data. A column "name" needs more
-evidence, because products and countries have names, too: another personal column, or names of the lexicon.
+Tables: Markdown, CSV with commas, semicolons or tabs, columns separated by spaces. The heading must name personal data,
+and most cells of the column must look like that data. A column "name" needs more evidence, because products have names,
+too: another personal column, or names of the lexicon.
 
 Fields: JSON, YAML, TOML, INI, XML, forms, key=value in a log.
 """
@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from eyas.privacy.labeled_values import find_values_below
 from eyas.privacy.labels import MAX_LENGTH, PERSONAL, THING, Label, Trust, ValueMatcher, parse_label
 from eyas.privacy.span import Span
+from eyas.privacy.value_labels import is_label
 
 # Tables.
 _CELLS = {
@@ -125,14 +127,18 @@ def find_table_values(text: str, matcher: ValueMatcher) -> Iterator[Span]:
         for mark in _CELLS:
             if mark not in header.text or not _continues(lines, i + 1, mark):
                 continue
-            labels = [_parse_heading(cell) for cell in _split_cells(header, mark)]
-            if len(labels) < 2 or not any(label and label.is_entity for label in labels):
+            headings = _split_cells(header, mark)
+            labels = [*map(_parse_heading, headings)]
+            known = [cell for cell, label in zip(headings, labels, strict=True) if label and label.is_entity]
+            if len(labels) < 2 or not (known or any(is_label(cell.text) for cell in headings)):
                 continue
             even, uneven, behind = _read_rows(lines, i + 1, mark, len(labels), has_blanks=", " in header.text)
             # A first column of labels: a form, which has no header. find_field_values reads those.
             num_labels = sum(parse_label(row[0].text) is not None for row in even)
             if len(labels) > 2 or num_labels * 2 <= len(even):
                 yield from _find_personal_cells(labels, even, uneven, matcher)
+                for place, heading in enumerate(headings):
+                    yield from find_values_below(heading.text, [row[place] for row in even], matcher.language)
                 break
 
 
@@ -207,9 +213,8 @@ def _find_personal_cells(
     # Columns that say by themselves that the rows are people.
     strong = [column for column in columns if _is_strong(column, has_things)]
     is_about_people = False
-    for column in sorted(columns, key=lambda column: column.label.kind == "LOCATION"):
-        if not column.is_personal:
-            continue
+    personal = (column for column in columns if column.is_personal)
+    for column in sorted(personal, key=lambda column: column.label.kind == "LOCATION"):
         if column.label.kind != "LOCATION":
             has_others = any(other is not column for other in strong)
             if not _is_about_people(column, has_others, has_things, matcher):
@@ -256,16 +261,13 @@ def find_field_values(text: str, matcher: ValueMatcher) -> Iterator[Span]:
     """Yields the spans of values in fields with personal data: "name: Anna" -> span of "Anna". Takes linear time."""
     fields = list(_find_fields(text, matcher))
     for i, field in enumerate(fields):
-        kind, trust = field.label.kind, field.label.trust
+        kind, trust, is_personal = field.label.kind, field.label.trust, True
         if field.value is None:
             continue
         if kind == "PERSON" and trust is Trust.ROLE:
-            value = field.value.text
-            is_personal = field.is_whole or " " in value or "." in value or matcher.has_listed_name(value)
+            is_personal = field.is_whole or not field.value.text.isalpha() or matcher.has_listed_name(field.value.text)
         elif kind in ("LOCATION", "ADDRESS") or (kind == "PERSON" and trust is Trust.NAME):
             is_personal = (kind != "PERSON" or field.is_whole) and _is_among_people(fields, i)
-        else:
-            is_personal = True
         if is_personal:
             yield field.value.to_span(kind)
 
@@ -278,10 +280,9 @@ def _is_among_people(fields: Sequence[_Field], i: int) -> bool:
         kind = field.label.kind
         if kind in (THING, PERSONAL):
             balance += 1 if kind == PERSONAL else -1
-        elif field.value is not None and kind in ("EMAIL", "PHONE"):
-            balance += 2
         elif field.value is not None and kind != "LOCATION":
-            balance += not (is_person and kind == "PERSON" and field.label.trust is Trust.NAME)
+            is_bare_name = is_person and kind == "PERSON" and field.label.trust is Trust.NAME
+            balance += 2 if kind in ("EMAIL", "PHONE") else not is_bare_name
     return balance > 0
 
 

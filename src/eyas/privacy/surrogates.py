@@ -21,7 +21,7 @@ from eyas.base.storage import convert_write_errors
 from eyas.privacy.case_insensitive import plain_text, strip_accents
 from eyas.privacy.cjk_words import CJK_LANGUAGES, is_cjk, surname_size
 from eyas.privacy.name_shapes import find_fitting_names, find_inflection
-from eyas.privacy.word_lists import LANGUAGES, PARTICLES, UNICASED, city_names, person_names
+from eyas.privacy.word_lists import LANGUAGES, PARTICLES, UNICASED, city_names, person_names, read_by_language
 from eyas.privacy.words import WORD
 
 FIRST, LAST = "first", "last"  # the roles of a name's part
@@ -107,7 +107,8 @@ class Surrogates:
             name = self._replace_email(text, language).partition("@")[0].replace(".", "_")
             return "@" * text.startswith("@") + name
         if kind in _WIDTHS:
-            return re.sub(r"\d+", lambda group: self._replace_number(kind, text, group), text)
+            new = re.sub(r"\d+", lambda group: self._replace_number(kind, text, group), text)
+            return _PART.sub(lambda word: self._replace_month(word[0], language), new) if kind == "BIRTH_DATE" else new
         return self._scramble(kind, text)
 
     def replace_name_part(
@@ -199,6 +200,14 @@ class Surrogates:
         new = new if new != old else low if old == high else old + 1
         return "".join(map(_like_digit, f"{new:0{width}d}", group[0]))
 
+    def _replace_month(self, word: str, language: str) -> str:
+        """Returns another month for the name of a month. Other words stay."""
+        months = next((some for some in _list_months(language) if word.casefold() in some), ())
+        if not months:
+            return word
+        month = self._pick("BIRTH_DATE.month", word, months)
+        return month.capitalize() if word[0].isupper() else month
+
     def _replace_address(self, text: str, language: str) -> str:
         value = _normalize(text)
         names = _list_names(LAST, language)
@@ -238,6 +247,12 @@ def _like_digit(digit: str, like: str) -> str:
 
 def _locale(language: str) -> str:
     return _LOCALES.get(language, "en_US")
+
+
+@cache
+def _list_months(language: str) -> list[tuple[str, ...]]:
+    months = read_by_language("month_names")
+    return [tuple(sorted(months[some])) for some in (language, "en") if some in months]
 
 
 def _list_names(role: str, language: str) -> tuple[str, ...]:

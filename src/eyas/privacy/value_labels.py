@@ -43,6 +43,7 @@ _CAMEL = re.compile(r"[a-z][A-Z]")
 _UNSPACED = re.compile(r"[\u0590-\u0dff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u2600-\u27bf\U0001f4de-\U0001f4f2]")
 _IN_CAPITALS = read_words("labels_in_capitals")
 _MAX_TOKENS = 6  # of a label
+_MAX_LABEL = 40  # characters of a heading
 _MAX_SPACE = 2  # characters between two tokens of a label
 _STEM_KEY = 3  # characters by which stems are looked up
 
@@ -71,7 +72,7 @@ class _Dictionary(NamedTuple):
     unspaced: dict[str, list[str]]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def find_labels(text: str) -> tuple[Label, ...]:
     """Returns the labels in a text, in order, the longest at each place. Takes linear time."""
     lower = lower_text(text)
@@ -79,6 +80,11 @@ def find_labels(text: str) -> tuple[Label, ...]:
     if not text.isascii() and _UNSPACED.search(text):
         found += _find_unspaced(lower)
     return tuple(sorted(set(found), key=lambda label: (label.end, -label.start)))
+
+
+def is_label(text: str) -> bool:
+    """Returns True if a whole short text is a label, such as the heading of a column."""
+    return len(text) <= _MAX_LABEL and any(at.start == 0 and at.end == len(text) for at in find_labels(text))
 
 
 def labels_before(text: str, position: int, reach: int) -> Iterator[Label]:
@@ -108,7 +114,8 @@ def _find_words(text: str, lower: str) -> Iterator[Label]:
         kind, begins = _look_up(lower[start:end])
         if i < done or not (kind or begins):
             continue
-        if kind and not text[start:end].isupper() and lower[start:end] in _IN_CAPITALS:
+        is_key = text.startswith("=", end)
+        if kind and not (is_key or text[start:end].isupper()) and lower[start:end] in _IN_CAPITALS:
             kind = None  # "sin" is a word, SIN is the number of an insurance
         found, k, joined = (Label(start, end, kind), i + 1) if kind else (None, i), i, lower[start:end]
         while begins and k + 1 < min(i + _MAX_TOKENS, len(spans)):
