@@ -22,6 +22,7 @@ from eyas.privacy.dictionary import WITH_COMPOUNDS
 from eyas.privacy.span import Span
 from eyas.privacy.value_labels import find_labels
 from eyas.privacy.word_lists import any_of, load_lexicon, read_data_file, read_words
+from eyas.privacy.words import NAMED_THINGS
 
 _COMPOUNDS_EVERYWHERE = tuple(read_words("streets_in_one_word_everywhere"))
 _COMPOUND_TABLES = ("streets_in_one_word_everywhere", "streets_in_one_word", "streets_in_one_word_doubtful")
@@ -137,7 +138,7 @@ def find_postcode_towns(text: str, cities: frozenset[str]) -> Iterator[Span]:
     """Yields the spans of postcodes with a listed town: "10115 Berlin". cities: the towns, in lower case."""
     for match in _TOWN.finditer(text):
         words = match[1].casefold().split(" ")
-        if any(" ".join(words[:count]) in cities for count in (1, 2, 3)):
+        if words[0] not in NAMED_THINGS and any(" ".join(words[:count]) in cities for count in (1, 2, 3)):
             yield Span(*match.span(), "ADDRESS", 0.8)
 
 

@@ -12,7 +12,7 @@ in data/tagger_weights.toml; benchmarks/fit_name_tagger.py fits them to texts wi
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Set
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 
 from eyas.privacy.dictionary import is_compound, is_known, is_misspelling
 from eyas.privacy.name_shapes import find_inflection
@@ -23,6 +23,7 @@ from eyas.privacy.words import NAMED_THINGS, TERMS, Words, ends_as_word, is_quot
 
 THRESHOLD = 0.4  # probability from which on a word belongs to a name
 _THRESHOLD_BESIDE_DATA = 0.25  # the same for a capitalized word in a text with other personal data
+_THRESHOLDS_INSIDE = {"core_first": 0.06, "first": 0.2}  # the same for first names inside a sentence
 _MAX_WORDS = 7  # in a name
 _MAX_LETTERS = 40  # in a word of a name
 # Tables that the lexicon reads. The entries of the other tables of these files are features of the words beside them.
@@ -92,11 +93,8 @@ class Tagger:
         self.cells = {i for line in _lines(words) if any(_ROW_GAP.search(words.gap(i)) for i in line) for i in line}
         self.capitals = {words.lowers[i] for i in {*range(len(words))}.difference(starts) if words.is_capital(i)}
         self.written, self.threshold = set(words.written), _THRESHOLD_BESIDE_DATA if has_data else THRESHOLD
+        self.is_technical = is_technical(words.text)
         self.is_personal = has_data or any("shared_events" in at or "relations" in at for at in self.ending.values())
-
-    @cached_property
-    def _is_technical(self) -> bool:
-        return is_technical(self.words.text)
 
     def run(self, weights: Mapping[str, float] | None = None) -> Iterator[Span]:
         """Yields the spans of the names. The score is the probability of the most certain word of the name.
@@ -113,7 +111,9 @@ class Tagger:
             chance, is_capital = 0.0, self.words.is_capital(i)
             if self.may_be_name(i, follows):
                 chance = _probability(self.features(i, follows, lead), weights)
-            limit = self.threshold if is_capital and self.gap(i) != "number" else THRESHOLD
+            usual = THRESHOLD if self.gap(i) == "number" or not is_capital else self.threshold
+            is_inside = is_capital and not self.words.starts_sentence(i)
+            limit = min(usual, _THRESHOLDS_INSIDE.get(self.group(i), usual)) if is_inside else usual
             is_name = chance >= limit or (is_capital and follows and self.gap(i - 1) == "hyphen")
             is_name = is_name and not (follows and self._is_noun_behind_name(i))
             if first >= 0 and not (follows and (is_name or self._joins(i))):
@@ -193,7 +193,8 @@ class Tagger:
             return i == 0 or self.gap(i - 1) != "hyphen" or self.words.lowers[i - 1] not in NAMED_THINGS
         if len(lower) < 3 or not (word.islower() and word[0].islower()):
             return False
-        if lower in self.lexicon.stop or lower in NAMED_THINGS or is_misspelling(lower, self.language):
+        is_verb = lower.endswith("ing") and self.language == "en" and lower not in self.lexicon.sure_names
+        if is_verb or lower in self.lexicon.stop or lower in NAMED_THINGS or is_misspelling(lower, self.language):
             return False
         if follows or lower in self.lexicon.sure_names:
             return True
@@ -253,7 +254,7 @@ class Tagger:
         yield f"group:{group}"
         if words.is_code(i):
             yield "code"
-        if lower in TERMS and self._is_technical:
+        if lower in TERMS and self.is_technical:
             yield "term"
         if lower in self.lexicon.last_names:
             yield f"last:{follows}"
