@@ -187,7 +187,7 @@ class Tagger:
             follows: The word before it belongs to a name.
         """
         word, lower = self.words.written[i], self.words.lowers[i]
-        if len(lower) > _MAX_LETTERS or self._is_title_or_thing(i, follows) or self._is_cell_or_field(i):
+        if len(lower) > _MAX_LETTERS or self._is_title_or_thing(i, follows) or not (follows or self._is_free(i)):
             return False
         if word[0].isupper():
             return i == 0 or self.gap(i - 1) != "hyphen" or self.words.lowers[i - 1] not in NAMED_THINGS
@@ -216,17 +216,17 @@ class Tagger:
         is_led = not _LOWER_CUES.isdisjoint(self.tables_before(i))
         return ("months" in tables and not (is_pair or is_led)) or ("thing_nouns" in tables and not (follows or is_led))
 
-    def _is_cell_or_field(self, i: int) -> bool:
-        """Returns True if word i is a cell of a row, or the value of a field that need not be a person's.
+    def _is_free(self, i: int) -> bool:
+        """Returns False if word i is a cell of a row, or the value of a field that need not be a person's.
 
         structured_text.py decides about those with the headings and the other fields.
         """
         words, tables = self.words, self.tables_before(i)
         if i in self.cells:
             is_label = not _LABELS.isdisjoint(self.starting.get(words.starts[i], ()))
-            return is_label or (self.group(i) not in _FIRST_NAMES and _LABELS_OF_PEOPLE.isdisjoint(tables))
+            return not is_label and (self.group(i) in _FIRST_NAMES or not _LABELS_OF_PEOPLE.isdisjoint(tables))
         is_value = i > 0 and _FIELD_GAP.match(words.gap(i - 1)) is not None
-        return is_value and not _LABELS_OF_THINGS.isdisjoint(tables)
+        return not is_value or _LABELS_OF_THINGS.isdisjoint(tables)
 
     def features(self, i: int, follows: bool, lead: Collection[str]) -> Iterator[str]:
         """Yields the features of word i.

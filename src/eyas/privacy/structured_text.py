@@ -17,7 +17,6 @@ from eyas.privacy.labels import MAX_LENGTH, PERSONAL, THING, Label, Trust, Value
 from eyas.privacy.span import Span
 from eyas.privacy.value_labels import is_label
 
-# Tables.
 _CELLS = {
     "|": re.compile(r"[^|]+|(?<=\|)(?=\|)"),
     "\t": re.compile(r"(?:(?<=\t)|^)[^\t]*"),
@@ -49,6 +48,7 @@ _STRING = re.compile(r"[\"']([^\"'\n]{2,60})[\"']")
 _TAG = re.compile(r"<([A-Za-zÀ-ÿ][\w:.-]{1,40})(?:\s[^<>]{0,80})?>([^<>\n]{2,100})</")
 _ROW = re.compile(r"(?m)^[ \t]*\|?[ \t]*\**([^\n|*]{2,40}?)\**[ \t]*\|[ \t]*([^\n|]{2,100}?)[ \t]*\|?[ \t]*$")
 _MAX_ABBREVIATION = 4  # characters, with the full stop: "Dr.", "Mlle"
+_OPEN_END = re.compile(r"[(\[<;]|\.(?!\s|\Z)")  # behind a value that goes on
 _CODE = ("(", "[", ".", "<", "{", "::", "->")
 _NEIGHBORS = 3  # fields on each side that say whether a bare "name" is a person's
 
@@ -373,7 +373,7 @@ def _check_value(
         return _Field(label, None, is_whole)
     end = value.start + len(value.text)
     is_pair = text.startswith(";", end) and text[end + 1 : end + 2].isalpha()  # "name=Anna;age=31"
-    is_closed = is_quoted or is_pair or not text.startswith(("(", "[", "<", ";", "."), end)
+    is_closed = is_quoted or is_pair or not _OPEN_END.match(text, end)
     if is_closed and matcher.is_name(value.text, sure, any_case=is_quoted or (sure and is_whole)):
         return _Field(label, value, is_whole)
     name = "" if is_quoted else _read_name(value.text, matcher, sure)
