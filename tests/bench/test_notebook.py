@@ -64,6 +64,7 @@ def test_on_two_endpoints(tmp_path, monkeypatch):
     assert re.search(r"Identical answers: (\d+) of \1", text)
 
 
+@pytest.mark.full
 def test_on_a_single_server_that_does_not_stream(tmp_path, monkeypatch):
     """Without a baseline and without TPOT, the notebook shows the server's own metrics."""
     with fake_server(Manner(tokens=8, streams=False)) as server:

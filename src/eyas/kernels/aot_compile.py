@@ -109,9 +109,9 @@ def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path
     rows = torch.export.Dim("rows", min=2, max=MAX_ROWS)
     with torch.no_grad():
         exported = torch.export.export(graph, inputs, dynamic_shapes=[{1: rows} for _ in inputs], strict=False)
-        torch._inductor.aoti_compile_and_package(
-            exported, package_path=str(path), inductor_configs={"freezing": True, "cpp.enable_concat_linear": True}
-        )
+        # Each job has its own cache of the compiler, so a precompiled header would be used only once.
+        configs = {"freezing": True, "cpp.enable_concat_linear": True, "aot_inductor.precompile_headers": False}
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=configs)
 
 
 # --- packages -----------------------------------------------------------------------------------------------------
