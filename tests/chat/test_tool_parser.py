@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -177,6 +178,17 @@ def test_text_without_a_call_is_content(family):
         parsed = parse(FAMILIES[family], list(text))
         assert parsed == parse(FAMILIES[family], [text])
         assert (parsed.content, parsed.calls) == (text.removeprefix("<|channel|>final<|message|>"), ())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("start", [0, 1, 20, 60])
+@pytest.mark.parametrize("unit", [" ", "} ; ", "<", '{"name": '])
+def test_long_texts_take_little_time(family, start, unit):
+    """A weak model may write one character forever. Tried again at each place, 20,000 spaces took minutes."""
+    text = write(family, ONE)[:start] + unit * (20_000 // len(unit))
+    before_s = time.process_time()
+    parse(FAMILIES[family], [text[i : i + 8] for i in range(0, len(text), 8)])
+    assert time.process_time() - before_s < 3
 
 
 @pytest.mark.parametrize("family", FAMILIES)

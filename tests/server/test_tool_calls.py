@@ -179,8 +179,8 @@ def test_a_stream_has_openais_order(pair):
     assert usage["choices"] == []
     assert usage["usage"]["completion_tokens"] > 0
     choices = [chunk["choices"][0] for chunk in chunks]
-    head, arguments, last = choices
-    assert head["delta"]["role"] == "assistant"
+    start, head, arguments, last = choices
+    assert start["delta"] == {"role": "assistant"}
     (call,) = head["delta"]["tool_calls"]
     assert (call["index"], call["type"], call["function"]["arguments"]) == (0, "function", "")
     whole = ask(pair, tool_choice="required", parallel_tool_calls=False)["choices"][0]["message"]["tool_calls"][0]
@@ -189,7 +189,7 @@ def test_a_stream_has_openais_order(pair):
         "tool_calls": [{"index": 0, "function": {"arguments": whole["function"]["arguments"]}}]
     }
     assert last["delta"] == {}
-    assert [choice["finish_reason"] for choice in choices] == [None, None, "tool_calls"]
+    assert [choice["finish_reason"] for choice in choices] == [None, None, None, "tool_calls"]
 
 
 def test_openais_own_accumulator_reads_a_stream(pair):

@@ -55,6 +55,8 @@ class ToolFamily:
     first: str = ""
     between: str = ""
     last: str = ""
+    thoughts: str = ""
+    content: str = "TEXT"
     call_id: CallIdForm = "random"
     python: bool = False
 

@@ -55,8 +55,12 @@ def write_tool_grammar(
     if rules.content is not None:
         start = f"head calls | %json {json.dumps({'x-guidance': JSON_STYLE, **rules.content})}"
     elif not rules.must_call:
-        head = f"head{'' if family.trigger in special_ids else '[lazy]'}: TEXT {trigger}"
-        start = "head calls | TEXT"
+        # Without markers of its own, text may come before a call and is only known by the trigger.
+        if family.content == "TEXT":
+            head = f"head{'' if family.trigger in special_ids else '[lazy]'}: TEXT {trigger}"
+        start = f"head calls | {writer.text(family.content)}"
+    if family.thoughts:
+        start = f"({writer.text(family.thoughts)})? ({start})"
     lines = [f"start: {start}", head, f"TEXT: /{ANY_TEXT}/"]
     has_many = not rules.is_single and not ending
     first, following = [], []
@@ -86,6 +90,11 @@ class _Writer:
         pieces = [piece for piece in self._split.split(text) if piece]
         ids = self.special_ids
         return " ".join(f"<[{ids[piece]}]>" if piece in ids else json.dumps(piece) for piece in pieces)
+
+    def text(self, text: str) -> str:
+        """Returns a text with any text in the place of TEXT."""
+        before, _, after = text.partition("TEXT")
+        return f"{self.literal(before)} TEXT {self.literal(after)}"
 
     def call(self, text: str, parameter: str | None, tool: Mapping[str, Any]) -> str:
         """Returns the text of a call with NAME, INDEX and ARGUMENTS filled in."""

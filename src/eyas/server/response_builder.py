@@ -193,10 +193,10 @@ class ChatResponseBuilder(ResponseBuilder):
             deltas = answer.deltas(delta.text, reason is not None)
             reason = answer.finish_reason(reason)
             has_news = delta.logprobs or delta.token_texts is not None or self.wants_token_ids or extra.get("usage")
-            if (reason is not None and (answer.has_calls or not deltas)) or (has_news and not deltas):
+            if reason is not None and answer.has_calls:
                 deltas.append({})
-            if not deltas:
-                return []
+            is_silent = delta.index in self._started and reason is None and not has_news
+            deltas = deltas or ([] if is_silent else [{}])
         is_first = delta.index not in self._started
         self._started.add(delta.index)
         role: dict[str, Any] = {"role": "assistant"} if is_first else {}
