@@ -3,10 +3,13 @@
 import json
 import select
 import socket
+from pathlib import Path
 
 import openai
 import pytest
 from tests.server.server import MODEL, error_of
+
+from eyas.server.openai_requests import IgnoredParameters
 
 HELLO = [{"role": "user", "content": "hi"}]
 
@@ -116,6 +119,43 @@ def test_wrong_values(http, ask, name, value):
     assert name == error["param"].split(".")[0]
     assert "Input should" not in error["message"], "pydantic's own text"
     assert "another value" not in error["message"], "an error type without a text"
+
+
+IGNORED = {
+    "store": False,
+    "service_tier": "auto",
+    "prompt_cache_key": "k",
+    "safety_identifier": "s",
+    "verbosity": "low",
+    "metadata": {"a": "b"},
+    "skip_special_tokens": True,
+}
+IGNORED_CHAT = {"modalities": ["text"], "functions": []}
+
+
+def test_parameters_without_an_effect_are_accepted(http):
+    plain = chat(http, temperature=0).json()["choices"]
+    part = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+    messages = [{"role": "user", "content": [part]}]
+    reply = chat(http, **IGNORED, **IGNORED_CHAT, messages=messages, temperature=0)
+    assert (reply.status_code, reply.json()["choices"]) == (200, plain)
+    assert completion(http, **IGNORED, suffix="").status_code == 200
+    for name, value in {"functions": [{"name": "f"}], "modalities": ["audio"], "skip_special_tokens": False}.items():
+        assert error_of(chat(http, **{name: value}), 400)["param"].split(".")[0] == name
+    history = [*HELLO, {"role": "assistant", "content": "Yes?", "tool_calls": []}, *HELLO]
+    assert chat(http, messages=history).status_code == 200
+
+
+def test_the_guide_lists_what_is_ignored():
+    guide = (Path(__file__).parents[2] / "docs" / "guide-serving.md").read_text(encoding="utf-8")
+    assert [name for name in IgnoredParameters.model_fields if f"`{name}`" not in guide] == []
+
+
+def test_one_model_and_a_head_request(http):
+    assert http.get(f"/v1/models/{MODEL}").json() == http.get("/v1/models").json()["data"][0]
+    assert error_of(http.get("/v1/models/some/other"), 404)["code"] == "model_not_found"
+    head = http.head("/health")
+    assert (head.status_code, head.content) == (200, b"")
 
 
 def test_a_wrong_value_is_quoted_with_what_it_must_be(http):

@@ -30,6 +30,7 @@ class TextPart(StrictModel):
 
     type: Literal["text"]
     text: str
+    cache_control: dict[str, Any] | None = Field(None, description="Ignored.")
 
 
 Content = Annotated[
@@ -219,7 +220,20 @@ class StructuredOutputs(StrictModel):
     regex: str | None = None
 
 
-class GenerationRequest(StrictModel):
+class IgnoredParameters(StrictModel):
+    """Parameters that clients send and that do not change the response. Other unknown parameters are rejected."""
+
+    user: str | None = Field(None, description="Ignored.")
+    metadata: dict[str, str] | None = Field(None, description="Does not change the response.")
+    store: bool | None = Field(None, description="Ignored. The server stores no responses.")
+    service_tier: str | None = Field(None, description="Ignored.")
+    prompt_cache_key: str | None = Field(None, description="Ignored. Equal prefixes share their cache by themselves.")
+    prompt_cache_retention: str | None = Field(None, description="Ignored.")
+    safety_identifier: str | None = Field(None, description="Ignored.")
+    verbosity: Literal["low", "medium", "high"] | None = Field(None, description="Ignored.")
+
+
+class GenerationRequest(IgnoredParameters):
     """The parameters that chat and completions share."""
 
     model: Annotated[str, Field(description="Name of the served model, as in GET /v1/models.")]
@@ -249,8 +263,7 @@ class GenerationRequest(StrictModel):
     structured_outputs: StructuredOutputs | None = None
     return_token_ids: bool | None = Field(None, description="vLLM's: prompt_token_ids and token_ids in the response.")
     speculation: Speculation | None = Field(None, description="auto (default): by measured speed-up; off; max.")
-    user: str | None = Field(None, description="Ignored.")
-    metadata: dict[str, str] | None = Field(None, description="Ignored.")
+    skip_special_tokens: Literal[True] | None = Field(None, description="Output has no special tokens.")
 
     @field_validator("stream_options")
     @classmethod
@@ -279,6 +292,8 @@ class ChatRequest(GenerationRequest):
     tools: list[Tool] | None = Field(None, description="Functions that the model may call.")
     tool_choice: ToolChoice | None = Field(None, description="auto (default with tools); none: as without tools.")
     parallel_tool_calls: bool | None = Field(None, description="Default true. false: at most one call in an answer.")
+    functions: Annotated[list[Any], Field(max_length=0, description="Only []. Send functions as tools.")] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(min_length=1, description="Text is the only one.")] | None = None
 
     @field_validator("top_logprobs")
     @classmethod
@@ -318,7 +333,7 @@ class CompletionRequest(GenerationRequest):
     prompt: Annotated[str | Prompts | TokenIds | IdPrompts, Field(description="Texts, or lists of token ids.")]
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: Literal[False] | None = Field(None, description="Not supported.")
-    suffix: None = Field(None, description="Not supported.")
+    suffix: Literal[""] | None = Field(None, description="Not supported beyond empty text.")
     best_of: Literal[1] | None = Field(None, description="Not supported beyond 1.")
 
 

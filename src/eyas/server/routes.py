@@ -138,6 +138,8 @@ class Api:
         tokens = responses.TokenizeResponse
         add("/tokenize", self.tokenize, methods=["POST"], responses=BODY_ERRORS, response_model=tokens)
         add("/v1/models", self.models, methods=["GET"], responses=COMMON_ERRORS, response_model=responses.ModelList)
+        add("/v1/models/{name:path}", self.model_card, methods=["GET"], include_in_schema=False)
+        add("/health", self.health, methods=["HEAD"], include_in_schema=False)
         add("/health", self.health, methods=["GET"], responses=NOT_READY, response_model=responses.HealthResponse)
         add("/ready", self.ready, methods=["GET"], responses=NOT_READY, response_model=responses.HealthResponse)
         text = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "All metrics."}
@@ -179,14 +181,21 @@ class Api:
 
     async def models(self) -> Response:
         """Returns the served model."""
-        card = responses.ModelCard(
+        return _json(responses.ModelList(object="list", data=[self._card()]))
+
+    async def model_card(self, name: str) -> Response:
+        """Returns the served model by its name."""
+        check_model(name, self.options.served_name)
+        return _json(self._card())
+
+    def _card(self) -> responses.ModelCard:
+        return responses.ModelCard(
             id=self.options.served_name,
             object="model",
             created=self.created,
             owned_by="eyas",
             max_model_len=self.parser.context,
         )
-        return _json(responses.ModelList(object="list", data=[card]))
 
     async def health(self) -> Response:
         """Returns 200 while the engine works, and 503 after it has failed; the server must then be restarted."""
