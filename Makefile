@@ -16,6 +16,7 @@
 # make prove-data         privacy filter, prompt selection, `eyas respond` (DATA=DIR: public prompts; SEED=N; MODEL=DIR: for Presidio)
 # make prove-training     features, capture and training, against speculators (DATA=DIR: GSM8K)
 # make prove-production   serving, export formats and clients, against vLLM, OpenVINO, AIPerf and guidellm
+# make prove-clients      what clients need: tool calls (DATA=DIR: BFCL's cases)
 # make prove-plain        size, structure, texts and speed of the source, against the commit before the split
 # make interop            AIPerf measures `eyas serve`
 # make peers              compares the throughput of eyas with other engines
@@ -46,7 +47,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production prove-plain peers-training \
+.PHONY: help quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production prove-clients prove-plain peers-training \
   peers-clients peers-privacy audit pin image-eyas image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
@@ -131,6 +132,14 @@ $(PEERS)/aiperf/.installed:
 	$(PEER_PIP) $(@D)/bin/python -m pip install 'aiperf>=0.13,<0.14' >&2
 	@touch $@
 
+# TRL has the chat templates of many families, mistral-common those of Mistral.
+$(PEERS)/clients/.installed:
+	@echo "Installing TRL's templates and mistral-common into $(@D)" >&2
+	$(PYTHON) -m venv $(@D)
+	$(PEER_PIP) $(@D)/bin/python -m pip install --no-deps trl==1.16.0 >&2
+	$(PEER_PIP) $(@D)/bin/python -m pip install mistral-common==1.13.1 sentencepiece==0.2.3 >&2
+	@touch $@
+
 peers-privacy: $(PEERS)/presidio/.installed
 
 # The pattern recognizers need no model. Nothing is downloaded when they run.
@@ -178,6 +187,9 @@ prove-training: $(DEV) peers-training
 
 prove-production: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed peers-clients
 	@$(BIN)/python benchmarks/prove_production.py --env-dir "$(PEERS)"
+
+prove-clients: $(DEV) $(PEERS)/clients/.installed
+	@$(BIN)/python benchmarks/prove_clients.py --env-dir "$(PEERS)" --data "$(DATA)"
 
 # prove-plain compares the speed with this commit, the last one before the packages were split.
 BEFORE := 97c9d91

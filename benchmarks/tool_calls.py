@@ -1,0 +1,367 @@
+"""Measures how tool calls are read and enforced. `benchmarks/prove_clients.py` calls it.
+
+    python benchmarks/tool_calls.py --env-dir DIR --data DIR [--only PART ...]
+
+    part        figure
+    parse       share of BFCL's calls that are read back from text that others' code has written
+    splits      texts whose calls change if the text comes in pieces
+    drafts      requests whose calls differ between no drafts, chains and trees
+    enforced    share of answers at temperature 1 whose calls fit the schema
+    speed       time per token with a grammar, divided by the time without
+
+DIR/clients has TRL (its chat templates) and mistral-common. The data are BFCL's cases (bfcl-*.jsonl). Prints one JSON
+object for each row and exits 1 if a row misses its target.
+"""
+
+import argparse
+import dataclasses
+import json
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import torch
+from result_rows import Row, print_rows
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from eyas.base.errors import InputError
+from eyas.chat.conversation import Message
+from eyas.chat.render import TemplateMessage, render_text, turn_suffix
+from eyas.chat.tool_format import ToolFormat, load_families, new_call_id
+from eyas.chat.tool_grammar import CallRules, write_tool_grammar
+from eyas.chat.tool_parser import ParsedText, ToolCallParser
+from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.engine.engine import Engine
+from eyas.engine.grammar import Grammar, GrammarVocab
+from eyas.engine.loops import RequestList, plain_loop
+from eyas.engine.request import Request, RequestOutput
+from eyas.formats.head_dir import read_head
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED, resolve_target
+from eyas.recipe import resolve_head
+from eyas.tree.sampling import SamplingParams
+from eyas.tree.shape import TreeShape, chain_shape
+
+FILES = ("bfcl-simple.jsonl", "bfcl-multiple.jsonl", "bfcl-parallel.jsonl")
+SCHEMA_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
+BOUND = {"type": "string", "maxLength": 16}
+DRIVER = Path(__file__).parent / "peer_drivers" / "render_mistral.py"
+NUM_ENFORCED, NUM_DRAFTS, NUM_SPEED = 200, 24, 12
+MAX_TOKENS = 200
+TREE = TreeShape(6, 4, 16)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case of BFCL: the tools as OpenAI's API takes them, and the first of the possible answers."""
+
+    tools: list[dict[str, Any]]
+    calls: list[tuple[str, dict[str, Any]]]
+
+
+def read_cases(data: Path) -> list[Case]:
+    """Reads BFCL's cases. A tool's name gets no dot, since OpenAI's API takes none."""
+    cases = []
+    for name in FILES:
+        for line in (data / name).read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            functions = [
+                {**one, "name": one["name"].replace(".", "_"), "parameters": to_json_schema(one["parameters"])}
+                for one in record["function"]
+            ]
+            calls = []
+            for answer in record["ground_truth"]:
+                ((function, possible),) = answer.items()
+                arguments = {key: values[0] for key, values in possible.items() if values[0] != ""}
+                calls.append((function.replace(".", "_"), arguments))
+            cases.append(Case([{"type": "function", "function": function} for function in functions], calls))
+    return cases
+
+
+def to_json_schema(schema: Any) -> Any:
+    """Returns a schema with JSON Schema's names of types. BFCL's "any" has no type."""
+    if isinstance(schema, list):
+        return [to_json_schema(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {key: to_json_schema(value) for key, value in schema.items()}
+    if isinstance(out.get("type"), str):
+        out["type"] = SCHEMA_TYPES.get(out["type"], out["type"])
+        if out["type"] == "any":
+            del out["type"]
+    return out
+
+
+# --- texts that others write -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Written:
+    """Calls as others' code has written them. family: the family that eyas finds for the template."""
+
+    source: str
+    family: str
+    case: Case
+    text: str
+
+
+def template_texts(env: Path, cases: Sequence[Case]) -> Iterator[Written]:
+    """Yields the cases in every chat template of TRL that has tools, except those that the template cannot write.
+
+    Some templates refuse or drop all calls but the first, and some write a quote in a string as it is.
+    """
+    (directory,) = env.glob("lib/python*/site-packages/trl/chat_templates")
+    for path in sorted(directory.glob("*.jinja")):
+        if path.stem.endswith("_training"):
+            continue
+        tokenizer = tokenizer_with(path.read_text(encoding="utf-8"))
+        found = ToolFormat(tokenizer)
+        if not found.knows_tools or found.family is None:
+            continue
+        for case in cases:
+            text = written_by_template(tokenizer, found, case)
+            quotes = found.family.python and "'" in json.dumps(case.calls)
+            if text is not None and not quotes:
+                yield Written(f"TRL {path.stem}", found.family.name, case, text)
+
+
+def tokenizer_with(template: str) -> PreTrainedTokenizerBase:
+    """Returns the embedded target's tokenizer with another chat template."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(resolve_target(EMBEDDED))
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def written_by_template(tokenizer: PreTrainedTokenizerBase, found: ToolFormat, case: Case) -> str | None:
+    """Returns the answer of a case as the template writes it; None if the template refuses it."""
+    assert found.family is not None
+    calls = [
+        found.template_call(new_call_id(found.family.call_id, name, i), name, json.dumps(arguments))
+        for i, (name, arguments) in enumerate(case.calls)
+    ]
+    messages = [Message("user", "Go."), TemplateMessage("assistant", "", extra_fields={"tool_calls": calls})]
+    try:
+        prompt = render_text(messages[:1], tokenizer, True, case.tools)
+        text = render_text(messages, tokenizer, False, case.tools).removesuffix(turn_suffix(messages, tokenizer))
+    except InputError:
+        return None
+    shared = next((i for i, (a, b) in enumerate(zip(prompt, text, strict=False)) if a != b), len(prompt))
+    is_dropped = len(case.calls) > 1 and text[shared:] == written_by_template(
+        tokenizer, found, Case(case.tools, case.calls[:1])
+    )
+    return None if is_dropped else text[shared:]
+
+
+def mistral_texts(env: Path, cases: Sequence[Case]) -> Iterator[Written]:
+    """Yields the cases as mistral-common writes them."""
+    lines = "".join(json.dumps({"tools": case.tools, "calls": case.calls}) + "\n" for case in cases)
+    done = subprocess.run([env / "bin/python", DRIVER], input=lines, capture_output=True, text=True, check=True)
+    for case, line in zip(cases, done.stdout.splitlines(), strict=True):
+        for version, text in json.loads(line).items():
+            yield Written(f"mistral-common {version}", "mistral_list", case, text)
+
+
+def parse(written: Written, pieces: Sequence[str]) -> ParsedText:
+    """Parses pieces of a text."""
+    family = next(family for family in load_families() if family.name == written.family)
+    parser = ToolCallParser(family.template, written.case.tools, python=family.python)
+    parsed = ParsedText()
+    for piece in pieces:
+        parsed += parser.feed(piece)
+    return parsed + parser.finish()
+
+
+def parse_rows(texts: Sequence[Written]) -> Iterator[Row]:
+    """Yields, for each source, the share of cases whose calls are read back equal."""
+    for source in sorted({written.source for written in texts}):
+        own = [written for written in texts if written.source == source]
+        equal = sum(
+            [(call.name, json.loads(call.arguments)) for call in parse(written, [written.text]).calls]
+            == [(name, arguments) for name, arguments in written.case.calls]
+            for written in own
+        )
+        yield Row(
+            f"calls read back: {source} ({own[0].family}, {len(own)} cases)", equal / len(own), "1", equal == len(own)
+        )
+
+
+def split_rows(texts: Sequence[Written]) -> Iterator[Row]:
+    """Yields the number of texts that give other calls in two pieces, cut anywhere, or in random pieces."""
+    dice = random.Random(0)
+    for family in sorted({written.family for written in texts}):
+        own = [written for written in texts if written.family == family]
+        unequal = num_splits = 0
+        for written in dice.sample(own, min(len(own), 60)):
+            whole, text = parse(written, [written.text]), written.text
+            cuts = [[cut] for cut in range(1, len(text))]
+            cuts += [sorted(dice.choices(range(len(text)), k=dice.randint(2, 30))) for _ in range(40)]
+            for cut in cuts:
+                pieces = [text[a:b] for a, b in zip([0, *cut], [*cut, len(text)], strict=True)]
+                num_splits += 1
+                unequal += parse(written, pieces) != whole
+        yield Row(f"splits that change the calls: {family} (of {num_splits})", unequal, "0", unequal == 0)
+
+
+# --- the embedded pair -----------------------------------------------------------------------------------------------
+
+
+def bounded(schema: Any) -> Any:
+    """Returns a schema whose strings and lists are bounded, so that a model that knows no tools ends its call."""
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if kind == "object":
+        inner = {key: bounded(value) for key, value in schema.get("properties", {}).items()}
+        kept = {key: schema[key] for key in ("required",) if key in schema}
+        return {"type": "object", "properties": inner, "additionalProperties": False, **kept}
+    if kind == "array":
+        return {"type": "array", "items": bounded(schema.get("items", BOUND)), "maxItems": 3}
+    if kind == "integer":
+        return {"type": "integer", "minimum": 0, "maximum": 9999}
+    if kind == "boolean" or "enum" in schema:
+        return {key: schema[key] for key in ("type", "enum") if key in schema}
+    return {"type": "number", "minimum": 0, "maximum": 9999} if kind == "number" else BOUND
+
+
+class Pair:
+    """The embedded pair in float32, with requests that must call the tools of BFCL's cases."""
+
+    def __init__(self) -> None:
+        self.stored = read_head(resolve_head(EMBEDDED), torch.float32)
+        self.target = Target.load(EMBEDDED, torch.float32, self.stored.config.aux_layer_ids)
+        self.format = ToolFormat(self.target.tokenizer)
+        info = self.target.info
+        self.vocab = GrammarVocab(self.target.tokenizer, info.vocab_size, info.eos_ids)
+
+    def requests(self, cases: Sequence[Case], count: int, temperature: float, is_named: bool) -> list[Request]:
+        """Returns requests whose answers must be calls; of the first tool only with `is_named`."""
+        assert self.format.family is not None
+        requests = []
+        for number in range(count):
+            tools = self.tools(cases[number % len(cases)], is_named)
+            prompt = render_text([Message("user", f"Question {number}")], self.target.tokenizer, True, tools)
+            rules = CallRules(tools, must_call=True, is_single=is_named)
+            text = write_tool_grammar(self.format.family, rules, {}, self.vocab.eos_ids)
+            requests.append(
+                Request(
+                    str(number),
+                    tuple(self.target.tokenizer.encode(prompt, add_special_tokens=False)),
+                    MAX_TOKENS if is_named else 4 * MAX_TOKENS,
+                    SamplingParams(temperature=temperature),
+                    seed=number,
+                    wants_text=True,
+                    speculation="max",
+                    grammar=Grammar.lark(self.vocab, text, "the tools"),
+                )
+            )
+        return requests
+
+    def tools(self, case: Case, is_named: bool) -> list[dict[str, Any]]:
+        """Returns the tools of a case with bounded schemas."""
+        tools = []
+        for tool in case.tools[: 1 if is_named else 3]:
+            function = tool["function"]
+            short = {"name": function["name"], "parameters": bounded(function["parameters"])}
+            tools.append({"type": "function", "function": short})
+        return tools
+
+    def run(self, requests: Sequence[Request], shape: TreeShape | None) -> dict[str, RequestOutput]:
+        """Runs the requests and returns their outputs by id. shape: that of the drafts; None for no drafts."""
+        head, vocab = self.stored.head, self.stored.vocab
+        drafts = [] if shape is None else [Eagle3Spec.on(self.target.model.device, head, vocab, shape)]
+        engine = Engine(self.target, drafts, 4, 2048)
+        return {output.request.id: output for output in plain_loop(engine, RequestList(iter(requests)))}
+
+
+def draft_rows(pair: Pair, cases: Sequence[Case]) -> Iterator[Row]:
+    """Yields the number of greedy requests whose tokens change with the drafts."""
+    requests = pair.requests(cases, NUM_DRAFTS, 0.0, is_named=True)
+    plain, *drafted = (pair.run(requests, shape) for shape in (None, chain_shape(4), TREE))
+    for name, outputs in zip(("chains", "trees"), drafted, strict=True):
+        differing = sum(outputs[key].token_ids != plain[key].token_ids for key in plain)
+        accepted = sum(sum(output.accepted) - len(output.accepted) for output in outputs.values())
+        text = f"greedy calls that differ with {name} (of {len(plain)}; {accepted} draft tokens accepted)"
+        yield Row(text, differing, "0", differing == 0 and accepted > 0)
+
+
+def enforced_rows(pair: Pair, cases: Sequence[Case]) -> Iterator[Row]:
+    """Yields the number of answers at temperature 1 whose calls fit the schemas of their functions."""
+    for is_named in (True, False):
+        requests = pair.requests(cases, NUM_ENFORCED, 1.0, is_named)
+        fitting = 0
+        for key, output in pair.run(requests, TREE).items():
+            tools = pair.tools(cases[int(key) % len(cases)], is_named)
+            schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+            parser = pair.format.parser(tools, ())
+            parsed = parser.feed(output.text) + parser.finish()
+            fits = [jsonschema_rs.is_valid(schemas[call.name], json.loads(call.arguments)) for call in parsed.calls]
+            fitting += bool(fits) and all(fits) and not parsed.content
+        name = "named" if is_named else "required"
+        yield Row(
+            f"{name}: answers with fitting calls (of {NUM_ENFORCED})",
+            fitting,
+            str(NUM_ENFORCED),
+            fitting == NUM_ENFORCED,
+        )
+
+
+def speed_rows(pair: Pair, cases: Sequence[Case]) -> Iterator[Row]:
+    """Yields the time per round with a grammar, divided by the time of the same prompts without one.
+
+    Without drafts, a round is a token. With drafts, the grammar changes the text and so the acceptance, but not what a
+    round has to do.
+    """
+    bound = pair.requests(cases, NUM_SPEED, 0.0, is_named=True)
+    for name, shape in (("no drafts", None), ("trees", TREE)):
+        ratios = []
+        for request in bound:
+            with_grammar = pair.run([request], shape)[request.id]
+            free = dataclasses.replace(request, max_tokens=len(with_grammar.token_ids), grammar=None)
+            without = pair.run([free], shape)[request.id]
+            if len(with_grammar.accepted) > 4 and len(without.accepted) > 4:
+                ratios.append(_round_s(with_grammar) / _round_s(without))
+        ratio = statistics.median(ratios)
+        yield Row(f"time per round with a grammar / without, {name}", round(ratio, 3), "<= 1.10", ratio <= 1.10)
+
+
+def _round_s(output: RequestOutput) -> float:
+    return (output.token_times_s[-1] - output.token_times_s[0]) / len(output.accepted)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env-dir", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", default=["parse", "splits", "drafts", "enforced", "speed"])
+    parsed = parser.parse_args()
+    return print_rows(measure(parsed.env_dir / "clients", read_cases(parsed.data), set(parsed.only)))
+
+
+def measure(env: Path, cases: Sequence[Case], parts: set[str]) -> Iterator[Row]:
+    """Yields the rows of the wanted parts."""
+    if parts & {"parse", "splits"}:
+        texts = [*template_texts(env, cases), *mistral_texts(env, cases)]
+        if "parse" in parts:
+            yield from parse_rows(texts)
+        if "splits" in parts:
+            yield from split_rows(texts)
+    if parts & {"drafts", "enforced", "speed"}:
+        pair = Pair()
+        rows: dict[str, Callable[[Pair, Sequence[Case]], Iterator[Row]]] = {
+            "drafts": draft_rows,
+            "enforced": enforced_rows,
+            "speed": speed_rows,
+        }
+        for name, function in rows.items():
+            if name in parts:
+                yield from function(pair, cases)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
