@@ -16,7 +16,7 @@
 # make prove-data         privacy filter, prompt selection, `eyas respond` (DATA=DIR: public prompts; SEED=N; MODEL=DIR: for Presidio)
 # make prove-training     features, capture and training, against speculators (DATA=DIR: GSM8K)
 # make prove-production   serving, export formats and clients, against vLLM, OpenVINO, AIPerf and guidellm
-# make prove-clients      what clients need: tool calls (DATA=DIR: BFCL's cases)
+# make prove-clients      what clients and operators need: tool calls, metrics (DATA=DIR: BFCL's cases; Debian's prometheus)
 # make prove-plain        size, structure, texts and speed of the source, against the commit before the split
 # make interop            AIPerf measures `eyas serve`
 # make peers              compares the throughput of eyas with other engines

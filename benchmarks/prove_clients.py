@@ -3,6 +3,7 @@
     python benchmarks/prove_clients.py --data DIR [--only PART] [--env-dir DIR]
 
     tools      tool calls: read back from others' text, enforced, equal with and without drafts
+    metrics    Prometheus scrapes the server under load; the expressions of dashboards return data
 
 Each part is a script in benchmarks/, which explains its method and prints one JSON object for each row. Exits 1 if a
 row misses its target.
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PARTS = {"tools": "tool_calls.py"}
+PARTS = {"tools": "tool_calls.py", "metrics": "clients_prometheus.py"}
 WITH_DATA = ("tools",)  # the parts that take --env-dir and --data
 
 

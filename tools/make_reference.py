@@ -297,7 +297,7 @@ def _argument_row(name: str, spec: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def write_metrics_page() -> str:
     """Returns the page of metrics, read from a page that shows all of them."""
-    families = list(text_string_to_metric_families(_render_full_page().decode()))
+    families = list(text_string_to_metric_families(render_full_page().decode()))
     rows = []
     for family in families:
         labels = sorted({name for sample in family.samples for name in sample.labels} - {"model_name", "engine", "le"})
@@ -307,7 +307,10 @@ def write_metrics_page() -> str:
     groups: dict[str, Callable[[str], bool]] = {
         "Requests and memory, under vLLM's names": lambda name: "vllm:" in name and "spec_decode" not in name,
         "Speculation, under vLLM's names": lambda name: "spec_decode" in name,
-        "Speculation, under names of eyas": lambda name: "eyas_arm" in name or "eyas_speedup" in name,
+        "Speculation, under names of eyas": lambda name: re.search("eyas_(arm|rounds|speedup)", name) is not None,
+        "Requests, under a name of eyas": lambda name: "eyas_aborted" in name,
+        "Under SGLang's names": lambda name: "sglang:" in name,
+        "HTTP responses and the process": lambda name: name.startswith(("`http_", "`process_")),
         "With `--canary-head`": lambda name: "eyas_head" in name or "eyas_canary" in name,
         "With `--sample-low-acceptance`": lambda name: "eyas_sampled" in name,
     }
@@ -316,7 +319,8 @@ def write_metrics_page() -> str:
         GENERATED,
         "",
         "Look up here every metric of `eyas serve`. The server answers `GET /metrics` in the text format of "
-        "Prometheus. Every sample has the labels `model_name` (the served name) and `engine` (always 0). The metrics "
+        "Prometheus. Every sample about the model has the labels `model_name` (the served name) and `engine` (always "
+        "0). The metrics "
         "`eyas_speedup_*` appear after rounds with and without speculation have been measured. [The "
         "glossary](../glossary.md) explains the terms.",
     ]
@@ -327,7 +331,7 @@ def write_metrics_page() -> str:
     return _join(lines)
 
 
-def _render_full_page() -> bytes:
+def render_full_page() -> bytes:
     """Returns the page of a server with a canary head and a prompt sampler."""
     canary = CanaryStatus("running", 0.1, Ratio(1.0, Interval(1.0, 1.0)), {"head": 1}, {"head": 1})
     counters, speedup = EngineCounters(accepted_per_position=[0]), SpeedupEstimate(1.0, 1.0, 1.0, 1.0)
@@ -335,7 +339,7 @@ def _render_full_page() -> bytes:
     with tempfile.TemporaryDirectory() as directory:
         sampler = PromptSampler(SampleOptions(Path(directory)), _refuse, (), (), print)
         try:
-            return ServerMetrics("model", lambda: stats, (sampler,)).render()
+            return ServerMetrics("model", lambda: stats, collectors=(sampler,)).render()
         finally:
             sampler.close()
 

@@ -54,11 +54,19 @@ class Server:
 
 @contextlib.contextmanager
 def serving(
-    async_engine: AsyncEngine, keys: Sequence[str] = (), vertex: VertexConfig | None = None, page: bool = True
+    async_engine: AsyncEngine,
+    keys: Sequence[str] = (),
+    vertex: VertexConfig | None = None,
+    page: bool = True,
+    metrics_key: str | None = None,
+    metrics_port: int | None = None,
 ) -> Iterator[Server]:
     """Runs the HTTP server of a started engine, ready."""
     lines: list[str] = []
-    api = Api(async_engine, ApiOptions(MODEL, tuple(keys), lines.append, vertex, page))
+    options = ApiOptions(
+        MODEL, tuple(keys), lines.append, vertex, page, metrics_key=metrics_key, metrics_port=metrics_port
+    )
+    api = Api(async_engine, options)
     api.phase = "ready"
     config = uvicorn.Config(
         api.build_app(), http="h11", ws="none", lifespan="off", log_config=None, log_level="warning"

@@ -190,8 +190,8 @@ def test_every_path_but_the_probes_needs_a_key(locked):
         headers = {} if authorization is None else {"Authorization": authorization.encode()}
         return client.get(path, headers=headers).status_code
 
-    assert status("/health") == status("/ready") == 200
-    for path in ("/v1/models", "/metrics", "/openapi.json", "/nothing"):
+    assert status("/health") == status("/ready") == status("/metrics") == 200
+    for path in ("/v1/models", "/openapi.json", "/nothing"):
         for wrong in wrongs:
             assert status(path, wrong) == 401, (path, wrong)
         for right in ("Bearer first", "bearer first", "Bearer sécond"):
@@ -199,6 +199,31 @@ def test_every_path_but_the_probes_needs_a_key(locked):
     reply = client.post("/v1/completions", content=b"{")
     assert error_of(reply, 401)["code"] == "invalid_api_key"
     assert reply.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    ("keys", "metrics_key", "metrics_port", "opening"),
+    [
+        ((), None, None, (None, "Bearer any")),
+        ((), "scraper", None, ("Bearer scraper",)),
+        (("first",), "scraper", None, ("Bearer scraper", "Bearer first")),
+        (("first",), None, 9000, ("Bearer first",)),
+    ],
+)
+def test_the_key_of_the_metrics(shallow_target, keys, metrics_key, metrics_port, opening):
+    async_engine = start_engine(shallow_target)
+    with serving(async_engine, keys, metrics_key=metrics_key, metrics_port=metrics_port) as server:
+        client = server.client()
+        for authorization in (None, "Bearer any", "Bearer scraper", "Bearer first"):
+            headers = {} if authorization is None else {"Authorization": authorization}
+            wanted = 200 if authorization in opening else 401
+            if not (metrics_key or metrics_port):
+                wanted = 200
+            assert client.get("/metrics", headers=headers).status_code == wanted, authorization
+        if metrics_key:  # it opens nothing else
+            models = client.get("/v1/models", headers={"Authorization": "Bearer scraper"})
+            assert models.status_code == (401 if keys else 200)
+    async_engine.drain(1)
 
 
 def test_openais_client_and_keys(locked):

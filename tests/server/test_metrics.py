@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.server import MODEL, serving, start_engine
+from tests.server.server import MODEL, serving, start_engine, wait_until
 
 from eyas.engine.async_engine import EngineStats
 from eyas.engine.counters import EngineCounters
@@ -29,6 +29,8 @@ STATS = EngineStats(
         draft_tokens=50,
         accepted_per_position=[8, 4, 0],
         arm="tree8",
+        step_tokens=600,
+        steps=[0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0],
     ),
     speedup=SpeedupEstimate(1.5, 1.25, 1.75, 40.0),
     canary=None,
@@ -57,10 +59,28 @@ def answer_of(accepted, proposed, **rest):
 def test_the_page_has_vllms_names():
     samples = read(ServerMetrics('odd "name"\\', lambda: STATS).render())
     single = {name: values[()] for name, values in samples.items() if list(values) == [()]}
+    single = {name: value for name, value in single.items() if not name.startswith(("process_", "python_"))}
     assert single == {
         "vllm:num_requests_running": 2,
         "vllm:num_requests_waiting": 3,
         "vllm:kv_cache_usage_perc": 0.25,
+        "vllm:gpu_cache_usage_perc": 0.25,
+        "vllm:prompt_tokens_cached_total": 20,
+        "sglang:num_running_reqs": 2,
+        "sglang:num_queue_reqs": 3,
+        "sglang:token_usage": 0.25,
+        "sglang:num_used_tokens": 30,
+        "sglang:kv_used_tokens": 30,
+        "sglang:max_total_num_tokens": 120,
+        "sglang:prompt_tokens_total": 70,
+        "sglang:generation_tokens_total": 90,
+        "sglang:cached_tokens_total": 20,
+        "sglang:gen_throughput": 0,
+        "sglang:cache_hit_rate": 20 / 70,
+        "sglang:spec_accept_length": 2.2,
+        "sglang:spec_accept_rate": 0.24,
+        "vllm:iteration_tokens_total_count": 3,
+        "vllm:iteration_tokens_total_sum": 600,
         "vllm:num_preemptions_total": 6,
         "vllm:prompt_tokens_total": 70,
         "vllm:generation_tokens_total": 90,
@@ -72,8 +92,13 @@ def test_the_page_has_vllms_names():
         "eyas_speedup_now": 1.5,
         "eyas_speedup_low": 1.25,
         "eyas_speedup_high": 1.75,
-        **{f"vllm:{name}_seconds_{part}": 0 for name in LATENCIES for part in ("sum", "count")},
+        **{f"vllm:{name}_{part}": 0 for name in HISTOGRAMS for part in ("sum", "count")},
+        **{f"sglang:{name}_seconds_{part}": 0 for name in LATENCIES for part in ("sum", "count")},
     }
+    assert samples["vllm:cache_config_info"] == {("1", "True", "120"): 1}
+    steps = samples["vllm:iteration_tokens_total_bucket"]
+    assert (steps["8.0",], steps["32.0",], steps["512.0",], steps["+Inf",]) == (1, 2, 3, 3)
+    assert samples["eyas_aborted_requests_total"] == {("before_first_token",): 0, ("after_first_token",): 0}
     assert samples["vllm:request_success_total"] == {("stop",): 4, ("length",): 0, ("abort",): 1, ("error",): 0}
     assert samples["vllm:spec_decode_num_accepted_tokens_per_pos_total"] == {("0",): 8, ("1",): 4, ("2",): 0}
     assert samples["eyas_arm_info"] == {("tree8",): 1}
@@ -85,6 +110,13 @@ def test_a_speed_up_that_is_not_measured_is_not_told():
 
 
 LATENCIES = ("time_to_first_token", "inter_token_latency", "e2e_request_latency")
+TIMES = ("queue", "prefill", "decode", "inference")
+HISTOGRAMS = (
+    *(f"{name}_seconds" for name in (*LATENCIES, "time_per_output_token", "request_time_per_output_token")),
+    *(f"request_{name}_time_seconds" for name in TIMES),
+    *(f"request_{name}" for name in ("prompt_tokens", "generation_tokens", "max_num_generation_tokens")),
+    *(f"request_{name}" for name in ("params_max_tokens", "params_n", "num_preemptions")),
+)
 
 
 def test_labels_survive_odd_names():
@@ -94,27 +126,66 @@ def test_labels_survive_odd_names():
     assert family.documentation
 
 
-def test_latencies_of_an_answer():
+def histogram(samples, name):
+    return {part: samples[f"vllm:{name}_{part}"] for part in ("bucket", "sum", "count")}
+
+
+def test_times_of_tokens_are_observed_as_they_arrive():
     metrics = ServerMetrics("m", lambda: STATS)
-    # First token at 0.25 s, then a round of three tokens and a round of one.
-    metrics.observe(
-        RequestOutput(Request("r", (1,), 9), token_ids=[1] * 5, token_times_s=[0.25, 0.625, 0.625, 0.625, 0.6875])
-    )
-    metrics.observe(RequestOutput(Request("r", (1,), 9), token_ids=[1], token_times_s=[3000.0]))
+    # The first token at 0.25 s, then a round after 0.375 s and one after 0.0625 s; a second request has only begun.
+    for previous_s, now_s in ((None, 0.25), (0.25, 0.625), (0.625, 0.6875), (None, 3000.0)):
+        metrics.requests.observe_tokens(previous_s, now_s)
     samples = read(metrics.render())
-
-    def histogram(name):
-        return {part: samples[f"vllm:{name}_seconds_{part}"] for part in ("bucket", "sum", "count")}
-
-    ttft, itl, e2e = map(histogram, LATENCIES)
+    ttft, itl = histogram(samples, "time_to_first_token_seconds"), histogram(samples, "inter_token_latency_seconds")
     assert ttft["sum"][()] == pytest.approx(3000.25)
-    assert ttft["count"][()] == 2
     assert (ttft["bucket"]["0.1",], ttft["bucket"]["0.25",], ttft["bucket"]["+Inf",]) == (0, 1, 2)
-    assert itl["sum"][()] == pytest.approx(0.4375)  # three tokens of 0.125 s, one of 0.0625 s
-    assert itl["count"][()] == 4
-    assert (itl["bucket"]["0.05",], itl["bucket"]["0.075",], itl["bucket"]["0.15",]) == (0, 1, 4)
-    assert e2e["count"][()] == 2
-    assert (e2e["bucket"]["0.5",], e2e["bucket"]["0.8",]) == (0, 1)
+    assert itl["sum"][()] == pytest.approx(0.4375)
+    assert (itl["bucket"]["0.05",], itl["bucket"]["0.075",], itl["bucket"]["0.4",]) == (0, 1, 2)
+    assert samples["vllm:time_per_output_token_seconds_bucket"] == itl["bucket"]
+    assert samples["sglang:time_to_first_token_seconds_sum"] == ttft["sum"]
+
+
+def test_figures_of_a_finished_call():
+    metrics = ServerMetrics("m", lambda: STATS, max_context=64)
+    request = Request("r", (1,) * 7, 30)
+    times_s = [0.75, 1.0, 1.0, 1.25]
+    long = RequestOutput(request, token_ids=[1] * 4, token_times_s=times_s, queue_s=0.5, num_preemptions=1)
+    short = RequestOutput(request, token_ids=[1], token_times_s=[0.75], queue_s=0.25)
+    metrics.requests.observe_call([long, short], 2)
+    metrics.requests.observe_call([RequestOutput(request, finish_reason="error")], 1)
+    samples = read(metrics.render())
+    sums = {name: samples[f"vllm:{name}_sum"][()] for name in HISTOGRAMS}
+    assert sums == {
+        "time_to_first_token_seconds": 0,
+        "inter_token_latency_seconds": 0,
+        "time_per_output_token_seconds": 0,
+        "request_time_per_output_token_seconds": pytest.approx(0.5 / 3),
+        "e2e_request_latency_seconds": 2.0,
+        "request_queue_time_seconds": 0.75,
+        "request_prefill_time_seconds": 0.75,
+        "request_decode_time_seconds": 0.5,
+        "request_inference_time_seconds": 1.25,
+        "request_prompt_tokens": 14,
+        "request_generation_tokens": 5,
+        "request_max_num_generation_tokens": 4,
+        "request_params_max_tokens": 60,
+        "request_params_n": 2,
+        "request_num_preemptions": 1,
+    }
+    bounds = [bound for (bound,) in samples["vllm:request_prompt_tokens_bucket"]]
+    assert bounds == ["1.0", "2.0", "5.0", "10.0", "20.0", "50.0", "+Inf"]
+
+
+def test_the_warm_up_is_left_out():
+    stats = replace(STATS)
+    metrics = ServerMetrics("m", lambda: stats)
+    metrics.forget_warm_up()
+    stats = replace(STATS, counters=replace(STATS.counters, output_tokens=97, finished={"stop": 5, "cancelled": 1}))
+    samples = read(metrics.render())
+    assert samples["vllm:generation_tokens_total"][()] == 7
+    assert samples["vllm:prompt_tokens_total"][()] == 0
+    assert samples["vllm:request_success_total"] == {("stop",): 1, ("length",): 0, ("abort",): 0, ("error",): 0}
+    assert samples["vllm:iteration_tokens_total_count"][()] == 0
 
 
 def test_speculative_decoding_of_an_answer():
@@ -188,3 +259,25 @@ def test_the_counters_add_up_to_what_clients_saw(shallow_target):
     assert sum(samples["vllm:spec_decode_num_accepted_tokens_per_pos_total"].values()) == pytest.approx(accepted, abs=3)
     assert samples["vllm:time_to_first_token_seconds_count"][()] == 3
     assert sum(samples["vllm:request_success_total"].values()) == 3
+    assert samples["vllm:request_queue_time_seconds_count"][()] == 3
+    assert samples["vllm:iteration_tokens_total_sum"][()] > total("usage", "completion_tokens")
+    assert samples["http_requests_total"] == {("/v1/completions", "POST", "2xx"): 3}
+    assert samples["http_request_duration_seconds_count"] == {("/v1/completions", "POST"): 3}
+
+
+def test_a_client_that_leaves_is_counted_with_its_first_token(shallow_target):
+    async_engine = start_engine(shallow_target)
+    with serving(async_engine) as server, server.client() as client:
+        body = {"model": MODEL, "prompt": "one", "max_tokens": 300, "ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as stream:
+            next(stream.iter_lines())
+        wait_until(lambda: not async_engine.stats().running)
+        client.get("/nothing")
+        samples = read(client.get("/metrics").text)
+    async_engine.drain(1)
+    assert samples["eyas_aborted_requests_total"] == {("before_first_token",): 0, ("after_first_token",): 1}
+    assert samples["vllm:time_to_first_token_seconds_count"][()] == 1
+    assert samples["vllm:e2e_request_latency_seconds_count"][()] == 0
+    assert samples["vllm:request_success_total"]["abort",] == 1
+    assert samples["vllm:generation_tokens_total"][()] > 0
+    assert samples["http_requests_total"]["none", "GET", "4xx"] == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from prometheus_client import start_http_server
 
 from eyas.base.environment import count_cpus
 from eyas.base.errors import UsageError
@@ -56,7 +57,10 @@ def run_verb(parsed: argparse.Namespace) -> int:
         if canary is not None:
             thread.call(lambda: start_canary(engine, canary, _log_event))
         sampler = None if sample_options is None else _start_sampler(sample_options, engine, parsed)
-        api = Api(engine, ApiOptions(name, keys, _log, vertex, not parsed.no_ui, sampler))
+        key, metrics_port = parsed.metrics_key, parsed.metrics_port
+        api = Api(engine, ApiOptions(name, keys, _log, vertex, not parsed.no_ui, sampler, key, metrics_port))
+        if metrics_port is not None:
+            _serve_metrics(api, host, metrics_port)
 
         def on_ready() -> None:
             print(f"eyas serves {name} at {server_url(listener)}/v1 (arms: {', '.join(engine.arms)})", flush=True)
@@ -72,6 +76,15 @@ def run_verb(parsed: argparse.Namespace) -> int:
             if sampler is not None:
                 sampler.close()
     return 0
+
+
+def _serve_metrics(api: Api, host: str, port: int) -> None:
+    """Serves the metrics on a port of their own, in a thread. Raises UsageError if the port is in use."""
+    try:
+        start_http_server(port, host, api.metrics.registry)
+    except OSError as error:
+        problem = f"The metrics cannot be served at --metrics-port {port} ({error.strerror})"
+        raise UsageError(problem, "Choose another port") from None
 
 
 def download_inputs(parsed: argparse.Namespace, environment: Mapping[str, str]) -> str:

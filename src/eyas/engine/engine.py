@@ -221,5 +221,6 @@ class Engine:
             if not state.has_run:
                 state.has_run = True
                 state.output.num_cached_tokens = request.kv.num_shared
+                state.output.queue_s = time.perf_counter() - state.added_s
                 self.counters.cached_tokens += request.kv.num_shared
                 self.counters.prompt_tokens += len(text)

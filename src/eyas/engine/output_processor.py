@@ -32,6 +32,7 @@ class OutputProcessor:
     def process_prefill(self, work: PrefillWork, out: PrefillOutput) -> list[NewTokens]:
         """Appends the first output token of each request whose prefill is complete."""
         runs = [[token] for token in out.tokens.tolist()]
+        self._counters.count_step(sum(chunk.end - chunk.begin for chunk in work.chunks))
         return self._append_runs(work.members, runs, out.logprobs, is_first=True)
 
     def process_round(
@@ -48,6 +49,7 @@ class OutputProcessor:
         counters, phases = self._counters, out.times
         counters.rounds += 1
         counters.arm = work.decision.arm.name
+        counters.rounds_by_arm[counters.arm] = counters.rounds_by_arm.get(counters.arm, 0) + 1
         counters.draft_s += phases.draft_s
         counters.verify_s += phases.verify_s
         counters.extend_s += phases.extend_s
@@ -55,6 +57,7 @@ class OutputProcessor:
         report = self._report(work, rows, out.num_slots, seconds)
         runs = [row[: row[out.num_slots]] for row in rows]
         new_tokens = self._append_runs(work.members, runs, out.logprobs, is_first=False)
+        counters.count_step(sum(new.count for new in new_tokens))
         count_by_request = {id(new.request): new.count for new in new_tokens}
         for b, request in enumerate(work.members):
             if id(request) not in count_by_request:
@@ -74,7 +77,6 @@ class OutputProcessor:
             state.text_stream.finish()
             output.text = state.text_stream.text
         self._counters.finished[reason] = self._counters.finished.get(reason, 0) + 1
-        self._counters.output_tokens += len(output.token_ids)
         return output
 
     def _report(self, work: RoundWork, rows: Sequence[list[int]], num_slots: int, seconds: float) -> RoundReport | None:
@@ -111,6 +113,7 @@ class OutputProcessor:
             if request.is_removed:
                 continue
             count = self._append(request, run, is_first)
+            self._counters.output_tokens += count
             new_tokens.append(NewTokens(request, count))
             if logprobs is not None:
                 _add_logprobs(request.state.output, logprobs, b * width, count)

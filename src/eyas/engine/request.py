@@ -103,6 +103,8 @@ class RequestOutput:
         text_ends: For each token, the length of `text` after it, if the request wants text.
         draft_tree: The tree of the newest round, with `wants_rounds`; None if that round did not draft.
         num_cached_tokens: The prompt tokens that were found in the prefix cache.
+        queue_s: The seconds from `Engine.add` until the request ran; 0 while it waits.
+        num_preemptions: How often the request gave up its memory and waited again.
         finish_reason: "stop", "length", "cancelled" or "error"; None while the request runs.
         drafter: The index of the engine's drafter for this request.
     """
@@ -120,6 +122,8 @@ class RequestOutput:
     text_ends: list[int] = field(default_factory=list)
     draft_tree: DraftTree | None = None
     num_cached_tokens: int = 0
+    queue_s: float = 0.0
+    num_preemptions: int = 0
     finish_reason: FinishReason | None = None
     drafter: int = 0
 

@@ -194,6 +194,7 @@ class Scheduler:
         self.remove(request)
         self.waiting.appendleft(request.state)
         self._counters.preemptions += 1
+        request.state.output.num_preemptions += 1
 
 
 def _max_logprobs(members: Sequence[RunningRequest]) -> int | None:

@@ -9,8 +9,9 @@ import re
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -94,16 +95,23 @@ class AuthMiddleware:
     Args:
         app: the ASGI application behind this middleware.
         keys: the valid API keys. If there are none, requests need no key.
-        log: receives each line of the access log.
+        log: receives the record of each response.
         public_paths: paths that need no key, besides PUBLIC_PATHS.
+        path_keys: the key that a path needs, besides the API keys, which open it too.
     """
 
     def __init__(
-        self, app: ASGIApp, keys: Sequence[str], log: Callable[[str], None], public_paths: Sequence[str] = ()
+        self,
+        app: ASGIApp,
+        keys: Sequence[str],
+        log: Callable[[AccessLogRecord], None],
+        public_paths: Sequence[str] = (),
+        path_keys: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.app = app
         self.public_paths = (*PUBLIC_PATHS, *public_paths)
         self.keys = [key.encode() for key in keys]
+        self.path_keys = {path: key.encode() for path, key in path_keys.items()}
         self.log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,7 +131,8 @@ class AuthMiddleware:
             await send(message)
 
         try:
-            if scope["path"] in self.public_paths or self._is_authorized(headers.get("authorization", "")):
+            path, authorization = scope["path"], headers.get("authorization", "")
+            if path in self.public_paths or self._is_authorized(path, authorization):
                 await self.app({**scope, RECORD_KEY: record}, receive, send_with_id)
             else:
                 await _invalid_key().response()(scope, receive, send_with_id)
@@ -133,15 +142,16 @@ class AuthMiddleware:
             if record.status is None:
                 raise
         finally:
-            self.log(record.to_line())
+            self.log(record)
 
-    def _is_authorized(self, authorization: str) -> bool:
+    def _is_authorized(self, path: str, authorization: str) -> bool:
         """Returns True if the header has a valid key, or if none is needed. Compares in constant time."""
-        if not self.keys:
+        keys = [*self.keys, *([self.path_keys[path]] if path in self.path_keys else [])]
+        if not keys:
             return True
         scheme, _, token = authorization.partition(" ")
         given = token.strip().encode("latin-1")  # the bytes of the header
-        matches = [hmac.compare_digest(given, key) for key in self.keys]
+        matches = [hmac.compare_digest(given, key) for key in keys]
         return any(matches) and scheme.lower() == "bearer"
 
 

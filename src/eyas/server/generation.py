@@ -37,6 +37,7 @@ class OutputDelta:
         logprobs: The log-probabilities of the new tokens, if the request wants them.
         num_cached_tokens: The prompt tokens that were found in the prefix cache.
         finish_reason: The finish reason in the last delta of a request; None before.
+        time_s: The time of the newest token, in seconds since the request was submitted.
         token_texts: The text of each new token; None unless `Request.wants_rounds` is True.
         is_draft: For each new token, True if it was an accepted draft token.
         draft_tree: The draft tree of the round; None unless `Request.wants_rounds` is True.
@@ -48,6 +49,7 @@ class OutputDelta:
     logprobs: tuple[TokenLogprob, ...]
     num_cached_tokens: int
     finish_reason: FinishReason | None
+    time_s: float = 0.0
     token_texts: tuple[str, ...] | None = None
     is_draft: tuple[bool, ...] = ()
     draft_tree: DraftTree | None = None
@@ -87,14 +89,30 @@ class UsageCounter:
 class Generation:
     """The engine requests of one HTTP call. Requirement: after `submit`, the caller calls `cancel` at the end.
 
+    Args:
+        async_engine: the engine.
+        requests: see `UsageCounter`.
+        num_choices: see `UsageCounter`.
+        observe_tokens: receives the time of the tokens before (None for the first) and the time of new tokens.
+
     Attributes:
         outputs: The finished output of each request; None while it runs.
+        last_times_s: The time of the newest token of each request; None before the first.
     """
 
-    def __init__(self, async_engine: AsyncEngine, requests: Sequence[Request], num_choices: int = 1) -> None:
+    def __init__(
+        self,
+        async_engine: AsyncEngine,
+        requests: Sequence[Request],
+        num_choices: int = 1,
+        observe_tokens: Callable[[float | None, float], None] = lambda previous_s, now_s: None,
+    ) -> None:
         self.async_engine = async_engine
         self.requests = requests
         self.outputs: list[RequestOutput | None] = [None] * len(requests)
+        self.last_times_s: list[float | None] = [None] * len(requests)
+        self.num_choices = num_choices
+        self._observe_tokens = observe_tokens
         self._counter = UsageCounter(requests, num_choices)
         self._deltas: asyncio.Queue[tuple[OutputDelta, RequestOutput]] = asyncio.Queue()
         self._num_submitted = 0
@@ -130,6 +148,9 @@ class Generation:
         """Yields the deltas of all requests until they have finished. Raises ApiError if the server stops or fails."""
         while any(output is None for output in self.outputs):
             delta, output = await self._deltas.get()
+            if delta.token_ids:
+                self._observe_tokens(self.last_times_s[delta.index], delta.time_s)
+                self.last_times_s[delta.index] = delta.time_s
             if delta.finish_reason == "cancelled":
                 raise shutting_down()
             if delta.finish_reason == "error":
@@ -173,6 +194,7 @@ class Generation:
                 tuple(output.logprobs[num_tokens:]),
                 output.num_cached_tokens,
                 output.finish_reason,
+                output.token_times_s[-1] if output.token_times_s else 0.0,
                 _token_texts(output, num_tokens, num_chars) if output.request.wants_rounds else None,
                 tuple(output.is_draft[num_tokens:]),
                 output.draft_tree,

@@ -1,84 +1,138 @@
 """GET /metrics: the metrics in Prometheus' text format. They have vLLM's names, so dashboards made for vLLM work.
 
-Counters and gauges are read from the engine at each scrape. Histograms are updated when a request finishes.
+Counters and gauges are read from the engine at each scrape; request_metrics.py has the histograms. The series that
+SGLang's dashboard asks for, and old names of vLLM, repeat others.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, groupby
+from dataclasses import replace
+from itertools import accumulate, chain
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from eyas.engine.async_engine import EngineStats
 from eyas.engine.canary import CanaryStatus
-from eyas.engine.request import RequestOutput
+from eyas.engine.counters import STEP_BOUNDS, EngineCounters
+from eyas.server.request_metrics import RequestMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# Upper bounds in seconds. They are vLLM's, and three below for the time between tokens, because a small target on a GPU
-# is faster than vLLM's first bound.
-TTFT_BUCKETS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75)
-TTFT_BUCKETS_S += (1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
-ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75)
-ITL_BUCKETS_S += (1, 2.5, 5, 7.5, 10, 20, 40, 80)
-E2E_BUCKETS_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 FINISH_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}  # eyas's -> vLLM's
+MIN_PERIOD_S = 1.0  # of the throughput
+# Metric -> its other names: old ones of vLLM, and those of SGLang.
+ALIASES = {
+    "vllm:kv_cache_usage_perc": ("vllm:gpu_cache_usage_perc", "sglang:token_usage"),
+    "vllm:inter_token_latency_seconds": ("vllm:time_per_output_token_seconds", "sglang:inter_token_latency_seconds"),
+    "vllm:time_to_first_token_seconds": ("sglang:time_to_first_token_seconds",),
+    "vllm:e2e_request_latency_seconds": ("sglang:e2e_request_latency_seconds",),
+    "vllm:num_requests_running": ("sglang:num_running_reqs",),
+    "vllm:num_requests_waiting": ("sglang:num_queue_reqs",),
+    "vllm:prompt_tokens": ("sglang:prompt_tokens",),
+    "vllm:generation_tokens": ("sglang:generation_tokens",),
+    "vllm:prefix_cache_hits": ("vllm:prompt_tokens_cached", "sglang:cached_tokens"),
+}
 
 Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
 
 
 class ServerMetrics(Collector):
-    """The metrics of one server. `Api` owns them and calls `observe` on the event loop.
+    """The metrics of one server.
 
     Args:
-        model: the value of the label model_name of every sample.
-        read_stats: returns a snapshot of the engine.
+        model: the value of the label model_name of every sample about the model.
+        read_stats: returns a snapshot of the engine. Any thread may call it.
+        max_context: the maximum number of tokens of a text.
         collectors: further sources of metrics, for example the prompt sampler.
+
+    Attributes:
+        requests: The histograms of requests. `Api` adds to them on the event loop.
+        registry: The registry of all metrics.
     """
 
-    def __init__(self, model: str, read_stats: Callable[[], EngineStats], collectors: Sequence[Collector] = ()) -> None:
+    def __init__(
+        self,
+        model: str,
+        read_stats: Callable[[], EngineStats],
+        max_context: int = 4096,
+        collectors: Sequence[Collector] = (),
+    ) -> None:
         self.labels = {"model_name": model, "engine": "0"}
-        self.ttft_s = _histogram("time_to_first_token", "Time to the first token", TTFT_BUCKETS_S)
-        text = "Time between tokens: the duration of a round divided by its tokens, once for each token"
-        self.itl_s = _histogram("inter_token_latency", text, ITL_BUCKETS_S)
-        self.e2e_s = _histogram("e2e_request_latency", "Time to the last token", E2E_BUCKETS_S)
-        self._read_stats = read_stats
-        self._collectors = (self.ttft_s, self.itl_s, self.e2e_s, *collectors)
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
+        self.requests = RequestMetrics(max_context)
+        self._read_stats, self._base = read_stats, EngineCounters()
+        self._collectors = (*self.requests.collectors, *collectors)
+        self._throughput, self._counted, self._counted_at_s = 0.0, 0, time.monotonic()
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
 
-    def observe(self, output: RequestOutput) -> None:
-        """Adds the latencies of a finished output to the histograms."""
-        self.ttft_s.observe(output.token_times_s[0])
-        self.e2e_s.observe(output.token_times_s[-1])
-        previous_s = output.token_times_s[0]
-        for time_s, tokens in groupby(output.token_times_s[1:]):  # the tokens of a round share its time
-            count = sum(1 for _ in tokens)
-            for _ in range(count):
-                self.itl_s.observe((time_s - previous_s) / count)
-            previous_s = time_s
+    def forget_warm_up(self) -> None:
+        """Leaves out everything that the engine has counted so far."""
+        self._base = self._read_stats().counters
 
     def render(self) -> bytes:
         """Returns the body of GET /metrics."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yields every metric, with the labels model_name and engine added to each sample."""
+        """Yields every metric. Those about the model get the labels model_name and engine."""
         stats = self._read_stats()
-        engine = chain(_engine_metrics(stats), _speculation_metrics(stats))
+        stats = replace(stats, counters=stats.counters.since(self._base))
         canary = () if stats.canary is None else _canary_metrics(stats.canary)
-        for metric in chain(engine, canary, *(collector.collect() for collector in self._collectors)):
+        of_model = chain(
+            _engine_metrics(stats),
+            _speculation_metrics(stats),
+            self._sglang_metrics(stats),
+            canary,
+            *(collector.collect() for collector in self._collectors),
+        )
+        for metric in of_model:
             metric.samples = [
-                sample._replace(labels={**self.labels, **sample.labels})
-                for sample in metric.samples
-                if not sample.name.endswith("_created")  # of OpenMetrics; vLLM's pages have none by default
+                sample._replace(labels={**self.labels, **sample.labels}) for sample in _without_created(metric)
             ]
             yield metric
+            yield from (_renamed(metric, name) for name in ALIASES.get(metric.name, ()))
+        for metric in chain(*(collector.collect() for collector in self.requests.http_collectors)):
+            metric.samples = _without_created(metric)
+            yield metric
+
+    def _sglang_metrics(self, stats: EngineStats) -> Iterator[Metric]:
+        """Yields the gauges of SGLang that no metric of vLLM has."""
+        counters, now_s = stats.counters, time.monotonic()
+        if now_s - self._counted_at_s >= MIN_PERIOD_S:
+            self._throughput = max(counters.output_tokens - self._counted, 0) / (now_s - self._counted_at_s)
+            self._counted, self._counted_at_s = counters.output_tokens, now_s
+        accepted = sum(counters.accepted_per_position)
+        gauges = {
+            "gen_throughput": ("Output tokens per second since the scrape before.", self._throughput),
+            "cache_hit_rate": ("Share of the prompt tokens found in the prefix cache, 0 to 1.",
+                               counters.cached_tokens / max(counters.prompt_tokens, 1)),
+            "num_used_tokens": ("Tokens of the KV cache that running requests use.", stats.kv_used),
+            "kv_used_tokens": ("Tokens of the KV cache that running requests use.", stats.kv_used),
+            "max_total_num_tokens": ("Tokens that the KV cache can hold.", stats.kv_total),
+            "spec_accept_length": ("Acceptance length: the output tokens of a round with drafting, mean of all.",
+                                   1 + accepted / max(counters.drafts, 1)),
+            "spec_accept_rate": ("Accepted draft tokens divided by draft tokens.",
+                                 accepted / max(counters.draft_tokens, 1)),
+        }  # fmt: skip
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"sglang:{name}", text, value)
 
 
-def _histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
-    return Histogram(f"vllm:{name}_seconds", f"{text}, in seconds.", buckets=buckets, registry=None)
+def _without_created(metric: Metric) -> list[Sample]:
+    """Returns the samples without those of OpenMetrics, which vLLM's pages do not have."""
+    return [sample for sample in metric.samples if not sample.name.endswith("_created")]
+
+
+def _renamed(metric: Metric, name: str) -> Metric:
+    """Returns a copy of a metric with another name."""
+    copy = Metric(name, f"The same as {metric.name}.", metric.type)
+    start = len(metric.name)
+    copy.samples = [sample._replace(name=name + sample.name[start:]) for sample in metric.samples]
+    return copy
 
 
 def _by_label(family: Family, values: Mapping[str, float]) -> Family:
@@ -95,6 +149,17 @@ def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
     used = stats.kv_used / stats.kv_total
     yield GaugeMetricFamily(
         "vllm:kv_cache_usage_perc", "Share of the KV cache that running requests use, 0 to 1.", used
+    )
+    info = {"block_size": "1", "num_gpu_blocks": str(stats.kv_total), "enable_prefix_caching": "True"}
+    config = GaugeMetricFamily("vllm:cache_config_info", "Always 1; the labels describe the KV cache.", labels=[*info])
+    config.add_metric([*info.values()], 1)
+    yield config
+    bounds = (*(str(float(bound)) for bound in STEP_BOUNDS), "+Inf")
+    yield HistogramMetricFamily(
+        "vllm:iteration_tokens_total",
+        "Prompt tokens of a prefill, or output tokens of a round.",
+        [*zip(bounds, accumulate(counters.steps), strict=True)],
+        counters.step_tokens,
     )
     yield CounterMetricFamily(
         "vllm:num_preemptions",
@@ -134,6 +199,8 @@ def _speculation_metrics(stats: EngineStats) -> Iterator[Metric]:
         ),
         {counters.arm: 1},
     )
+    text = "Rounds, by the draft tree of the round, or off."
+    yield _by_label(CounterMetricFamily("eyas_rounds", text, labels=["arm"]), counters.rounds_by_arm)
     if stats.speedup is not None:
         text = "Output tokens per second with speculation divided by those without it, from the rounds of this server"
         yield GaugeMetricFamily("eyas_speedup_now", f"{text}.", stats.speedup.value)

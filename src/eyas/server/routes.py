@@ -60,6 +60,8 @@ BODY_ERRORS = COMMON_ERRORS | _describe_errors(
 GENERATION_ERRORS = BODY_ERRORS | _describe_errors(
     {429: "Too many requests wait. Retry-After says when to retry.", 503: "Not ready yet, or shutting down."}
 )
+REJECTIONS = {429: "queue_full", 503: "not_ready"}  # HTTP status -> reason
+UNCOUNTED_PATHS = ("/metrics", "/health", "/ready")  # called by machines, all the time
 NOT_READY = _describe_errors({503: "Not ready, or failed."})
 EVENT_SCHEMA = {"type": "string", "description": "A chunk as JSON; the last event is [DONE]."}
 STREAM_CONTENT = {  # itemSchema is OpenAPI 3.2's, for one event
@@ -89,6 +91,8 @@ class ApiOptions:
     vertex         the routes that Vertex AI calls beside the others
     has_ui         serve the chat page at /ui
     observer       receives every finished output
+    metrics_key    the key of /metrics; None: it needs none
+    metrics_port   the port on which /metrics is served without a key; then it needs an API key here
     """
 
     served_name: str
@@ -97,6 +101,8 @@ class ApiOptions:
     vertex: VertexConfig | None = None
     has_ui: bool = True
     observer: OutputObserver | None = None
+    metrics_key: str | None = None
+    metrics_port: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,8 @@ class Api:
         self.phase: Phase = "warming"
         self.parser = RequestParser(target, async_engine.engine.max_context)
         self.model = ServedModel(options.served_name, target.tokenizer, async_engine.max_draft_tokens)
-        self.metrics = ServerMetrics(options.served_name, lambda: async_engine.stats(), observers)
+        context = async_engine.engine.max_context
+        self.metrics = ServerMetrics(options.served_name, lambda: async_engine.stats(), context, observers)
         self.created = int(time.time())
         self._parser_thread = ThreadPoolExecutor(1, "request-parser")
 
@@ -145,7 +152,25 @@ class Api:
         text = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "All metrics."}
         page = COMMON_ERRORS | {200: text}
         add("/metrics", self.render_metrics, methods=["GET"], responses=page, response_model=None)
-        return AuthMiddleware(app, self.options.api_keys, self.options.log, public_paths)
+        if self.options.metrics_key is None and self.options.metrics_port is None:
+            public_paths.append("/metrics")
+        handlers = frozenset(path for route in app.routes if (path := getattr(route, "path", None)))
+        keys = {"/metrics": self.options.metrics_key} if self.options.metrics_key else {}
+        return AuthMiddleware(app, self.options.api_keys, self._log_response(handlers), public_paths, keys)
+
+    def _log_response(self, handlers: frozenset[str]) -> Callable[[AccessLogRecord], None]:
+        """Returns a function that logs a response and counts it. handlers: the paths of the routes."""
+
+        def log(record: AccessLogRecord) -> None:
+            self.options.log(record.to_line())
+            handler = record.path if record.path in handlers else "none"
+            if handler not in UNCOUNTED_PATHS and record.status is not None and record.duration_ms is not None:
+                duration_s = record.duration_ms / 1000
+                self.metrics.requests.count_response(record.method, handler, record.status, duration_s)
+                if record.status in REJECTIONS:
+                    self.metrics.requests.count_rejection(REJECTIONS[record.status])
+
+        return log
 
     def _add_vertex_routes(self, app: FastAPI) -> tuple[str, ...]:
         """Adds Vertex AI's routes and returns those that need no key.
@@ -242,7 +267,8 @@ class Api:
         else:
             builder = CompletionResponseBuilder(self.model, bool(body.return_token_ids))
         requests = await self._on_parser_thread(self.parser.parse, body, builder.call_id)
-        return _PreparedCall(body, Generation(self.async_engine, requests, body.n or 1), builder)
+        observe = self.metrics.requests.observe_tokens
+        return _PreparedCall(body, Generation(self.async_engine, requests, body.n or 1, observe), builder)
 
     async def _run_all(self, calls: Sequence[_PreparedCall], request: Request) -> list[bytes]:
         """Submits all calls or none, and returns their response bodies in order."""
@@ -280,8 +306,11 @@ class Api:
             outputs,
             len(outputs) == sum(len(generation.requests) for generation in generations),
         )
-        for output in outputs:
-            self.metrics.observe(output)
+        for generation in generations:
+            self.metrics.requests.observe_call(generation.finished_outputs, generation.num_choices)
+            for output, last_s in zip(generation.outputs, generation.last_times_s, strict=True):
+                if output is None:
+                    self.metrics.requests.count_aborted(last_s is not None)
         if self.options.observer is None:
             return
         for call in calls:

@@ -96,6 +96,7 @@ async def _serve(api: Api, listener: socket.socket, drain_s: float, on_ready: Ca
         await asyncio.wait({warming, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
         if warming.done() and api.async_engine.failure is None:
             warming.result()
+            api.metrics.forget_warm_up()
             api.phase = "ready"
             on_ready()
         await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)

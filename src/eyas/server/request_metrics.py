@@ -1,0 +1,135 @@
+"""Histograms of requests and counters of HTTP responses, with the names and buckets of vLLM.
+
+The times of tokens are observed as they arrive, so that a request that never ends is seen, too. The other figures are
+observed when a request has finished. Aborted requests are counted apart.
+"""
+
+from collections.abc import Sequence
+
+from prometheus_client import Counter, Histogram
+
+from eyas.engine.request import RequestOutput
+
+# Upper bounds in seconds. They are vLLM's, and three below for the time between tokens, because a small target on a GPU
+# is faster than vLLM's first bound.
+TTFT_BUCKETS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75)
+TTFT_BUCKETS_S += (1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
+ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75)
+ITL_BUCKETS_S += (1, 2.5, 5, 7.5, 10, 20, 40, 80)
+E2E_BUCKETS_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+N_BUCKETS = (1, 2, 5, 10, 20)
+PREEMPTION_BUCKETS = (0, 1, 2, 5, 10)
+HTTP_BUCKETS_S = (0.1, 0.5, 1, 5, 30, 120)
+TOKENS = ()  # stands for the bounds 1, 2, 5, 10 and so on up to the context
+
+_HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
+    "time_to_first_token_seconds": ("Time to the first token, observed as it arrives, in seconds.", TTFT_BUCKETS_S),
+    "inter_token_latency_seconds": (
+        "Time between two rounds of a request, in seconds. A round adds one or several tokens.",
+        ITL_BUCKETS_S,
+    ),
+    "request_time_per_output_token_seconds": (
+        "Time per output token after the first, the mean of a finished request, in seconds.",
+        ITL_BUCKETS_S,
+    ),
+    "e2e_request_latency_seconds": ("Time to the last token of a finished request, in seconds.", E2E_BUCKETS_S),
+    "request_queue_time_seconds": ("Time in the queue, in seconds.", E2E_BUCKETS_S),
+    "request_prefill_time_seconds": ("Time from the queue to the first token, in seconds.", E2E_BUCKETS_S),
+    "request_decode_time_seconds": ("Time from the first token to the last, in seconds.", E2E_BUCKETS_S),
+    "request_inference_time_seconds": ("Time from the queue to the last token, in seconds.", E2E_BUCKETS_S),
+    "request_prompt_tokens": ("Prompt tokens of a finished request.", TOKENS),
+    "request_generation_tokens": ("Output tokens of a finished request.", TOKENS),
+    "request_max_num_generation_tokens": ("Output tokens of the longest choice of a call.", TOKENS),
+    "request_params_max_tokens": ("The limit of output tokens of a finished request.", TOKENS),
+    "request_params_n": ("The choices that a call asks for.", N_BUCKETS),
+    "request_num_preemptions": ("Preemptions of a finished request.", PREEMPTION_BUCKETS),
+}
+
+
+class RequestMetrics:
+    """The metrics of requests and of HTTP responses. `Api` calls its methods on the event loop.
+
+    Args:
+        max_context: the maximum number of tokens of a text.
+
+    Attributes:
+        collectors: The histograms and counters about the model.
+        http_collectors: Those about HTTP responses.
+    """
+
+    def __init__(self, max_context: int) -> None:
+        bounds = _one_two_five(max_context)
+        self._histograms = {
+            name: Histogram(f"vllm:{name}", text, buckets=buckets or bounds, registry=None)
+            for name, (text, buckets) in _HISTOGRAMS.items()
+        }
+        text = "Requests whose client left, or that the server stopped, before or after their first token."
+        self._aborted = Counter("eyas_aborted_requests", text, ["phase"], registry=None)
+        for phase in ("before_first_token", "after_first_token"):
+            self._aborted.labels(phase)
+        text = "Calls that were refused because the queue is full or the server is not ready."
+        self._rejections = Counter("vllm:admission_rejections", text, ["reason"], registry=None)
+        self._responses = Counter(
+            "http_requests", "HTTP responses, by status class.", ["method", "status", "handler"], registry=None
+        )
+        text = "Time from a request to the end of its response, in seconds."
+        labels = ["method", "handler"]
+        self._durations_s = Histogram(
+            "http_request_duration_seconds", text, labels, buckets=HTTP_BUCKETS_S, registry=None
+        )
+        self.collectors = (*self._histograms.values(), self._aborted, self._rejections)
+        self.http_collectors = (self._responses, self._durations_s)
+
+    def observe_tokens(self, previous_s: float | None, now_s: float) -> None:
+        """Adds the time of new tokens of a request, in seconds since its arrival.
+
+        Args:
+            previous_s: the time of the tokens before; None for the first.
+            now_s: the time of the new tokens.
+        """
+        if previous_s is None:
+            self._observe("time_to_first_token_seconds", now_s)
+        else:
+            self._observe("inter_token_latency_seconds", now_s - previous_s)
+
+    def observe_call(self, outputs: Sequence[RequestOutput], num_choices: int) -> None:
+        """Adds the finished outputs of a call. num_choices: the choices for each prompt."""
+        outputs = [output for output in outputs if output.token_times_s]
+        if outputs:
+            self._observe("request_params_n", num_choices)
+            self._observe("request_max_num_generation_tokens", max(len(output.token_ids) for output in outputs))
+        for output in outputs:
+            first_s, last_s = output.token_times_s[0], output.token_times_s[-1]
+            self._observe("e2e_request_latency_seconds", last_s)
+            self._observe("request_queue_time_seconds", output.queue_s)
+            self._observe("request_prefill_time_seconds", first_s - output.queue_s)
+            self._observe("request_decode_time_seconds", last_s - first_s)
+            self._observe("request_inference_time_seconds", last_s - output.queue_s)
+            self._observe("request_prompt_tokens", len(output.request.prompt_ids))
+            self._observe("request_generation_tokens", len(output.token_ids))
+            self._observe("request_params_max_tokens", output.request.max_tokens)
+            self._observe("request_num_preemptions", output.num_preemptions)
+            if output.tpot_s is not None:
+                self._observe("request_time_per_output_token_seconds", output.tpot_s)
+
+    def count_aborted(self, has_tokens: bool) -> None:
+        """Counts a request that was aborted. has_tokens: it had at least one output token."""
+        self._aborted.labels("after_first_token" if has_tokens else "before_first_token").inc()
+
+    def count_response(self, method: str, handler: str, status: int, duration_s: float) -> None:
+        """Counts an HTTP response. handler: the route, such as /v1/models, or "none"."""
+        self._responses.labels(method, f"{status // 100}xx", handler).inc()
+        self._durations_s.labels(method, handler).observe(duration_s)
+
+    def count_rejection(self, reason: str) -> None:
+        """Counts a call that was refused. reason: queue_full or not_ready."""
+        self._rejections.labels(reason).inc()
+
+    def _observe(self, name: str, value: float) -> None:
+        self._histograms[name].observe(value)
+
+
+def _one_two_five(largest: int) -> list[int]:
+    """Returns 1, 2, 5, 10, 20, 50 and so on up to `largest`, as vLLM's buckets of token counts."""
+    bounds = (digit * 10**exponent for exponent in range(len(str(largest))) for digit in (1, 2, 5))
+    return [bound for bound in bounds if bound <= largest]
