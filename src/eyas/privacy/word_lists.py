@@ -33,17 +33,20 @@ _MAX_CACHED_FILES = 3  # lexicons
 _DIGEST_BYTES = 32  # at the beginning of a cached file
 _MIN_ACCENTED = 4  # letters of a word that people also write without its accents
 
-_LATIN = re.compile(r"[A-Za-zÀ-ɏḀ-ỿ'’ .-]+\Z")
-# Countries where the nine languages are spoken.
+_LATIN, _CYRILLIC = re.compile(r"[A-Za-zÀ-ɏḀ-ỿ'’ .-]+\Z"), re.compile(r"[А-яЁё-]+\Z")
+# Countries where the ten languages with capital letters are spoken.
 _CORE_LOCALES = """
     en_US en_GB de_DE de_AT de_CH fr_FR fr_CH es_ES es_MX it_IT pt_PT pt_BR nl_NL nl_BE pl_PL sv_SE da_DK no_NO
+    ru_RU
 """.split()  # noqa: SIM905
-_CITY_LOCALES = "de_AT de_CH de_DE nl_BE nl_NL pl_PL pt_PT sv_SE it_IT".split()  # noqa: SIM905
-_COUNTRY_LOCALES = "en_US de_DE fr_FR es_ES it_IT pt_PT nl_NL pl_PL sv_SE".split()  # noqa: SIM905
+_CITY_LOCALES = "de_AT de_CH de_DE nl_BE nl_NL pl_PL pt_PT sv_SE it_IT ru_RU".split()  # noqa: SIM905
+_LIST_OF_CITIES = {"ru_RU": "city_names"}  # of Faker, where its name is not "cities"
+_COUNTRY_LOCALES = "en_US de_DE fr_FR es_ES it_IT pt_PT nl_NL pl_PL sv_SE ru_RU".split()  # noqa: SIM905
 _MAX_CITY_WORDS = 3
 _TOWN_LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt", "ru", "sv")
 _TOWN_PARTS = re.compile(r"[/,(]| - ")  # "Albany, NY", "Horb/Sulz", "Olinda - PE"
 UNICASED = ("ar", "hi")  # languages with spaces between words and without capital letters
+_GIVEN_NAMES = {"given_names_of_women": ("", "female"), "given_names_of_men": ("", "male")}  # table -> genders
 _SCRIPT_LOCALES = {"zh": ("zh_CN", "zh_TW"), "ja": ("ja_JP",), "ko": ("ko_KR",)}
 _SCRIPT_LOCALES |= {"ar": ("ar_AA", "ar_DZ", "ar_SA", "ar_PS"), "hi": ("hi_IN",)}
 
@@ -250,7 +253,7 @@ def _read_names_of(part: str, locale: str) -> set[str]:
     return {
         name
         for attribute in dir(provider)
-        if part in attribute and not attribute.endswith("pairs")
+        if _is_list_of(part, attribute) and not attribute.endswith("pairs")
         for name in _read_list(provider, attribute)
         if locale[:2] not in _SCRIPT_LOCALES or (not name.isascii() and "{" not in name)
     }
@@ -282,8 +285,9 @@ def city_names(language: str) -> tuple[str, ...]:
     if towns:
         endings = tuple(read_by_language("endings_of_places").get(language, ()))
         return tuple(sorted(town for town in towns if not town.endswith(endings) and " " not in town))
-    locale = {"de": "de_DE", "nl": "nl_NL", "pl": "pl_PL", "sv": "sv_SE", "pt": "pt_PT"}.get(language)
-    listed = _read_list(_provider("address", locale), "cities") if locale else _world_cities()
+    locale = {"de": "de_DE", "nl": "nl_NL", "pl": "pl_PL", "sv": "sv_SE", "pt": "pt_PT", "ru": "ru_RU"}.get(language)
+    attribute = _LIST_OF_CITIES.get(locale or "", "cities")
+    listed = _read_list(_provider("address", locale), attribute) if locale else _world_cities()
     return tuple(sorted({name for name in listed if " " not in name and name.isalpha()}))
 
 
@@ -295,13 +299,30 @@ def _read_names(locales: Iterable[str], gender: str = "") -> tuple[frozenset[str
         gender: "female" or "_male" returns only names that Faker lists for this gender.
     """
     parts: dict[str, set[str]] = {"first": set(), "last": set()}
-    for provider in (_provider("person", locale) for locale in locales):
+    for locale in locales:
+        provider, is_russian = _provider("person", locale), locale == "ru_RU"
         for attribute in dir(provider):
-            for part in (part for part in parts if part in attribute and gender in attribute):
-                for name in filter(_LATIN.match, _read_list(provider, attribute)):
+            for part in (part for part in parts if _is_list_of(part, attribute) and gender in attribute):
+                for name in filter((_CYRILLIC if is_russian else _LATIN).match, _read_list(provider, attribute)):
                     parts[part].update(word.casefold().replace("’", "'") for word in re.split("[ -]", name))
+        if is_russian:
+            parts["first"] |= _read_russian(
+                *(table for table in _GIVEN_NAMES if gender.strip("_") in _GIVEN_NAMES[table])
+            )
+            parts["last"] |= _read_russian("surnames")
     short = {word for words in parts.values() for word in words if len(word) < 2 or "." in word} | PARTICLES
     return frozenset(parts["first"] - short), frozenset(parts["last"] - short)
+
+
+def _is_list_of(part: str, attribute: str) -> bool:
+    """Returns True if a list of Faker holds first or last names. Patronymics ("middle names") count as last names."""
+    return part in attribute or (part == "last" and "middle" in attribute)
+
+
+def _read_russian(*tables: str) -> frozenset[str]:
+    """Returns Russian names of these tables, also as people write them without the dots of "ё"."""
+    words = frozenset[str]().union(*(read_by_language(table)["ru"] for table in tables))
+    return words | {word.replace("ё", "е") for word in words}
 
 
 def _country_words() -> frozenset[str]:
@@ -327,7 +348,7 @@ def _lorem_words(first_names: frozenset[str]) -> frozenset[str]:
 def _read_cities() -> frozenset[str]:
     names = set(_world_cities())
     for locale in _CITY_LOCALES:
-        listed = set(_read_list(_provider("address", locale), "cities"))
+        listed = set(_read_list(_provider("address", locale), _LIST_OF_CITIES.get(locale, "cities")))
         # Italy's list names every hamlet, ordinary words among them: only those of more than six letters count.
         names |= {name for name in listed if locale != "it_IT" or len(name) > 6}
     return _as_cities(names)
