@@ -30,37 +30,64 @@ KEY = "a-key-of-clients"
 PROMPTS = ("Write a short poem.", "How many apples are left?", "Name three towns.", "Explain a queue.")
 
 
-def _latency(name: str) -> list[str]:
+def _latency(name: str, labels: str = "") -> list[str]:
+    sums = f"rate({name}_sum{labels}[{PERIOD}])", f"rate({name}_count{labels}[{PERIOD}])"
     return [
-        *(f"histogram_quantile({share}, sum by (le) (rate({name}_bucket[{PERIOD}])))" for share in (0.5, 0.9, 0.99)),
-        f"rate({name}_sum[{PERIOD}]) / rate({name}_count[{PERIOD}])",
+        *(_quantile(share, name, labels) for share in (0.5, 0.9, 0.95, 0.99)),
+        f"{sums[0]} / {sums[1]}",
+        f"sum({sums[0]}) / sum({sums[1]})",
     ]
 
 
-# What the dashboards ask for, restated from their public descriptions: vLLM's examples/observability, SGLang's
-# examples/monitoring.
+def _quantile(share: float, name: str, labels: str, by: str = "le") -> str:
+    return f"histogram_quantile({share}, sum by ({by}) (rate({name}_bucket{labels}[{PERIOD}])))"
+
+
+def _with_old_name(name: str, by: str = "") -> str:
+    """Returns the rate of a counter by its name without `_total`, which no server has, or else by its name with it."""
+    return " or ".join(f"sum{by} (rate(vllm:{name}{total}{MODEL}[{PERIOD}]))" for total in ("", "_total"))
+
+
+# What the dashboards ask for, restated by hand from vLLM's prometheus_grafana/grafana.json (4b5c627c) with the old
+# names of 004f771f, its k8s-monitoring/grafana-dashboard.json (cf6f12c2), SGLang's sglang-dashboard.json (0e6ed14d).
+MODEL = '{model_name=~"embedded"}'
 VLLM = [
-    *_latency("vllm:e2e_request_latency_seconds"),
-    *_latency("vllm:time_per_output_token_seconds"),
-    *_latency("vllm:inter_token_latency_seconds"),
-    *_latency("vllm:time_to_first_token_seconds"),
-    f"rate(vllm:prompt_tokens_total[{PERIOD}])",
-    f"rate(vllm:generation_tokens_total[{PERIOD}])",
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
-    "vllm:gpu_cache_usage_perc",
-    "vllm:kv_cache_usage_perc",
-    f"sum by (le) (increase(vllm:request_prompt_tokens_bucket[{PERIOD}]))",
-    f"sum by (le) (increase(vllm:request_generation_tokens_bucket[{PERIOD}]))",
-    f"sum by (finished_reason) (increase(vllm:request_success_total[{PERIOD}]))",
-    *(f"rate(vllm:request_{name}_time_seconds_sum[{PERIOD}])" for name in ("queue", "prefill", "decode")),
-    f"rate(vllm:request_max_num_generation_tokens_sum[{PERIOD}])",
+    *_latency("vllm:e2e_request_latency_seconds", MODEL),
+    *_latency("vllm:time_per_output_token_seconds", MODEL),
+    *_latency("vllm:inter_token_latency_seconds", MODEL),
+    *_latency("vllm:time_to_first_token_seconds", MODEL),
+    _quantile(0.99, "vllm:e2e_request_latency_seconds", MODEL, "le, pod"),
+    *(_quantile(0.95, f"vllm:request_{name}_time_seconds", MODEL) for name in ("queue", "prefill", "decode")),
+    *(f"rate(vllm:request_{name}_time_seconds_sum{MODEL}[{PERIOD}])" for name in ("queue", "prefill", "decode")),
+    f"rate(vllm:request_max_num_generation_tokens_sum{MODEL}[{PERIOD}])",
+    f"rate(vllm:prompt_tokens_total{MODEL}[{PERIOD}])",
+    f"rate(vllm:generation_tokens_total{MODEL}[{PERIOD}])",
+    *(_with_old_name(name) for name in ("prompt_tokens", "generation_tokens", "request_success", "num_preemptions")),
+    _with_old_name("request_success", " by (finished_reason)"),
+    f"sum by (finished_reason) (increase(vllm:request_success_total{MODEL}[{PERIOD}]))",
+    *(f"vllm:num_requests_{state}{MODEL}" for state in ("running", "waiting")),
+    *(f"sum(vllm:num_requests_{state}{MODEL})" for state in ("running", "waiting")),
+    *(f"vllm:{name}_cache_usage_perc{MODEL}" for name in ("kv", "gpu")),
+    *(f"avg(vllm:{name}_cache_usage_perc{MODEL})" for name in ("kv", "gpu")),
+    *(
+        f"sum by (le) (increase(vllm:{name}_bucket{MODEL}[{PERIOD}]))"
+        for name in ("request_prompt_tokens", "request_generation_tokens", "iteration_tokens_total")
+    ),
     "vllm:cache_config_info",
-    'up{job="eyas"}',
+]
+# Panels of vLLM's k8s dashboard that cannot have data: the first asks for counters without `_total`, which vLLM does
+# not serve either; the second only counts scrape jobs whose name has "vllm" in it.
+VLLM_EMPTY = [
+    f"sum(rate(vllm:prefix_cache_hits{MODEL}[{PERIOD}])) / sum(rate(vllm:prefix_cache_queries{MODEL}[{PERIOD}]))",
+    'count(up{job=~".*vllm.*"} == 1)',
 ]
 SGLANG = [
     *_latency("sglang:e2e_request_latency_seconds"),
     *_latency("sglang:time_to_first_token_seconds"),
+    *(
+        f"sum by (le) (increase(sglang:{name}_seconds_bucket{MODEL}[{PERIOD}]))"
+        for name in ("e2e_request_latency", "time_to_first_token")
+    ),
     "sglang:num_running_reqs",
     "sglang:num_queue_reqs",
     "sglang:gen_throughput",
@@ -69,6 +96,11 @@ SGLANG = [
     "sglang:spec_accept_length",
     "sglang:spec_accept_rate",
 ]
+COUNTED = {
+    "output tokens": "vllm:generation_tokens_total",
+    "prompt tokens": "vllm:prompt_tokens_total",
+    "requests": "vllm:e2e_request_latency_seconds_count",
+}
 # What promtool finds in names that vLLM and SGLang chose.
 NAMES_OF_OTHERS = (
     "metric names should not contain ':'",
@@ -111,11 +143,19 @@ def metrics_rows() -> Iterator[Row]:
                     print(f"no data: {expr}", file=sys.stderr)
                 share = len(good) / len(expressions)
                 yield Row(f"metrics: expressions of {name} dashboards with data", share, "1", share == 1)
+            told_empty = sum(not _has_data(prometheus, expr) for expr in VLLM_EMPTY)
+            yield Row("metrics: further expressions of vLLM's dashboards, without data", told_empty, "told", True)
             load.stop()
-            before = _count_tokens(url)
-            told = sum(map(load.ask_once, range(STREAMS)))
-            ratio = (_count_tokens(url) - before) / told
-            yield Row("metrics: output tokens counted over those that clients saw", ratio, "1", ratio == 1)
+            before = [_read_total(url, series) for series in COUNTED.values()]
+            usages = [load.ask_once(number) for number in range(STREAMS)]
+            seen_by_clients = (
+                sum(usage["completion_tokens"] for usage in usages),
+                sum(usage["prompt_tokens"] for usage in usages),
+                len(usages),
+            )
+            for (name, series), start, told in zip(COUNTED.items(), before, seen_by_clients, strict=True):
+                ratio = (_read_total(url, series) - start) / told
+                yield Row(f"metrics: {name} counted over those that clients saw", ratio, "1", ratio == 1)
             yield Row("metrics: calls of the load", float(seen), "told", True)
 
 
@@ -142,11 +182,11 @@ class _Load:
         for thread in self._threads:
             thread.join()
 
-    def ask_once(self, number: int) -> int:
-        """Makes one call and returns its output tokens; 0 if the server refuses it."""
+    def ask_once(self, number: int) -> dict[str, int]:
+        """Makes one call and returns its usage; none if the server refuses it."""
         body = {"model": "embedded", "prompt": PROMPTS[number % len(PROMPTS)], "max_tokens": MAX_TOKENS}
         reply = self._client.post(f"{self._url}/v1/completions", json=body)
-        return reply.json()["usage"]["completion_tokens"] if reply.status_code == 200 else 0
+        return reply.json()["usage"] if reply.status_code == 200 else {}
 
     def _ask(self, number: int) -> None:
         while not self._is_over.is_set():
@@ -168,9 +208,10 @@ class _Load:
             self._client.post(url, json={**body, "stream": False, "n": SLOTS + WAITING - 1})
 
 
-def _count_tokens(url: str) -> float:
+def _read_total(url: str, series: str) -> float:
+    """Returns the sum of the samples of a series, over all labels."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total"))
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{series}{{"))
 
 
 @contextmanager
