@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 from tests.tiny import tiny_tokenizer
 
 from eyas.server.http_errors import ApiError
-from eyas.server.openai_requests import Messages, Tool
+from eyas.server.openai_requests import ChatRequest, Messages, Tool
 from eyas.server.request_parser import RequestParser
 from eyas.server.response_builder import TokenDecoder
 
@@ -94,3 +94,40 @@ def test_bytes_of_a_sentencepiece_vocabulary():
     assert decoder.decode(2).raw_bytes == list(b" cat")
     assert decoder.decode(3).raw_bytes == [0xE2]
     assert decoder.decode(5).raw_bytes is None
+
+
+THINKING_TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}{{ ' <' + m.reasoning_content + '|' + m.reasoning + '>' "
+    "if m.reasoning_content }} {{ m.content }}]{% endfor %}"
+    "{{ 'effort ' + reasoning_effort if reasoning_effort }}"
+    "{% if enable_thinking is defined %}{{ ' thinks' if enable_thinking else ' is quick' }}{% endif %}"
+)
+
+
+def render_body(**keys):
+    tokenizer = tiny_tokenizer(THINKING_TEMPLATE)
+    body = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "Hi"}], **keys})
+    return tokenizer.decode(list(parser_of(tokenizer).encode_messages(body.messages, (), body.template_variables)))
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_earlier_reasoning_reaches_the_template_under_both_names(name):
+    assert render_body(messages=[{"role": "assistant", name: "Hm.", "content": "Yes"}]) == "[assistant <Hm.|Hm.> Yes]"
+    assert render_body(messages=[{"role": "assistant", name: "Hm.", "content": None}]) == "[assistant <Hm.|Hm.> ]"
+
+
+def test_variables_of_the_template():
+    assert render_body() == "[user Hi]"
+    assert render_body(chat_template_kwargs={"enable_thinking": False}) == "[user Hi] is quick"
+    assert render_body(reasoning_effort="low") == "[user Hi]effort low thinks"
+    assert render_body(reasoning_effort="none") == "[user Hi]effort none is quick"
+    both = {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}
+    assert render_body(**both) == "[user Hi]effort none thinks"
+
+
+@pytest.mark.parametrize("name", ["chat_template", "tokenize", "messages", "conversation", "tools", "self"])
+def test_variables_that_eyas_sets_are_rejected(name):
+    with pytest.raises(ApiError) as rejected:
+        render_body(chat_template_kwargs={name: "x"})
+    assert rejected.value.body.error.param == "chat_template_kwargs"
+    assert name in rejected.value.body.error.message

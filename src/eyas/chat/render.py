@@ -12,17 +12,25 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from itertools import groupby, takewhile
 from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from eyas.base.errors import InputError
 from eyas.base.terminal import GREEN, make_printable, mark
 from eyas.chat.conversation import Conversation, Message
 
 FIX_TEMPLATE = "Correct the target's chat template"
+# Parameters of transformers' functions, one of which is the template itself.
+RESERVED_VARIABLES = frozenset(
+    name
+    for function in (PreTrainedTokenizerBase.apply_chat_template, render_jinja_template)
+    for name in signature(function).parameters
+) | {"messages"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,10 @@ class _RenderedTurn:
 
 
 def render_prompt(
-    messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, tools: Sequence[dict[str, Any]] = ()
+    messages: Sequence[Message],
+    tokenizer: PreTrainedTokenizerBase,
+    tools: Sequence[dict[str, Any]] = (),
+    variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Returns the ids of the prompt after which the target generates the next answer.
 
@@ -72,11 +83,13 @@ def render_prompt(
         messages: The conversation so far.
         tokenizer: The target's tokenizer, with a chat template.
         tools: The definitions of tools, as JSON objects, that the template writes into the prompt.
+        variables: More variables of the template, for example {"enable_thinking": False}.
 
     Raises:
-        InputError: The tokenizer has no chat template, or the template rejects the messages.
+        InputError: The tokenizer has no chat template, the template rejects the messages, or a variable is reserved.
     """
-    return _encode(render_text(messages, tokenizer, generate=True, tools=tools), tokenizer)
+    text = render_text(messages, tokenizer, generate=True, tools=tools, variables=variables)
+    return _encode(text, tokenizer)
 
 
 def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[RenderedRow]:
@@ -227,8 +240,13 @@ def render_text(
     tokenizer: PreTrainedTokenizerBase,
     generate: bool,
     tools: Sequence[dict[str, Any]] = (),
+    variables: Mapping[str, Any] | None = None,
 ) -> str:
     """Returns the text that the chat template makes of the messages. Raises InputError, like `render_prompt`."""
+    reserved = sorted(RESERVED_VARIABLES & set(variables or ()))
+    if reserved:
+        problem = f"The chat template's variable {reserved[0]} is set by eyas, so it cannot be given"
+        raise InputError(problem, "Remove it from chat_template_kwargs")
     if not isinstance(tokenizer.chat_template, str) or not tokenizer.chat_template.strip():
         raise InputError(
             "The target's tokenizer has no chat template",
@@ -241,8 +259,9 @@ def render_text(
             tools=list(tools) or None,  # templates test `if tools`
             tokenize=False,
             add_generation_prompt=generate,
+            **(variables or {}),
         )
-    except (TemplateError, TypeError) as error:
+    except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
         # TemplateError itself is what a template raises by raise_exception: its author's own words.
         reason = f" ({error})" if type(error) is TemplateError else ""
         roles = ", ".join(message.role for message in messages)

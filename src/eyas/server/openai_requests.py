@@ -89,6 +89,8 @@ class AssistantMessage(_NamedMessage):
     role: Literal["assistant"]
     content: Content | None = None
     tool_calls: list[ToolCall] | None = None
+    reasoning_content: str | None = Field(None, description="The template keeps or drops earlier reasoning.")
+    reasoning: str | None = Field(None, description="vLLM's name for reasoning_content.")
     refusal: None = None
     annotations: None = None
     audio: None = None
@@ -96,7 +98,7 @@ class AssistantMessage(_NamedMessage):
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
-        if self.content is None and not self.tool_calls:
+        if self.content is None and not self.tool_calls and not (self.reasoning_content or self.reasoning):
             raise ValueError("An assistant message has neither content nor tool_calls. Add one of them.")
         return self
 
@@ -282,6 +284,9 @@ def chosen_names(choice: ToolChoice | None) -> list[str] | None:
     return None
 
 
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
+
 class ChatRequest(GenerationRequest):
     """The body of a request to POST /v1/chat/completions."""
 
@@ -291,9 +296,18 @@ class ChatRequest(GenerationRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS, description="Needs logprobs.")] | None = None
     tools: list[Tool] | None = Field(None, description="Functions that the model may call.")
     tool_choice: ToolChoice | None = Field(None, description="auto (default with tools); none: as without tools.")
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables of the target's chat template.")
+    reasoning_effort: ReasoningEffort | None = Field(None, description="A variable of the template; none: no thoughts.")
     parallel_tool_calls: bool | None = Field(None, description="Default true. false: at most one call in an answer.")
     functions: Annotated[list[Any], Field(max_length=0, description="Only []. Send functions as tools.")] | None = None
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, description="Text is the only one.")] | None = None
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """The variables of the chat template. As in vLLM, an effort other than "none" turns thinking on."""
+        effort = self.reasoning_effort
+        variables = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        return variables | (self.chat_template_kwargs or {})
 
     @field_validator("top_logprobs")
     @classmethod
@@ -344,6 +358,7 @@ class TokenizeRequest(StrictModel):
     prompt: str | None = None
     messages: Messages | None = None
     tools: list[Tool] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:

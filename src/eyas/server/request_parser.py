@@ -2,14 +2,14 @@
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
 from eyas.base.errors import EyasError
 from eyas.chat.conversation import Role
-from eyas.chat.render import TemplateMessage, render_prompt
+from eyas.chat.render import RESERVED_VARIABLES, TemplateMessage, render_prompt
 from eyas.chat.tool_format import ToolFormat
 from eyas.chat.tool_grammar import write_tool_grammar
 from eyas.engine.grammar import Grammar, GrammarVocab
@@ -63,7 +63,7 @@ class RequestParser:
         if isinstance(body, ChatRequest):
             tool_use = self.tool_use(body)
             tools = () if tool_use is None else tool_use.tools
-            param, prompts = "messages", [self.encode_messages(body.messages, tools)]
+            param, prompts = "messages", [self.encode_messages(body.messages, tools, body.template_variables)]
             limit = body.max_completion_tokens or body.max_tokens
             logprobs = (body.top_logprobs or 0) if body.logprobs else None
         else:
@@ -96,7 +96,9 @@ class RequestParser:
             for index in range(len(prompts) * n)
         ]
 
-    def encode_messages(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> Ids:
+    def encode_messages(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool], variables: Mapping[str, Any] | None = None
+    ) -> Ids:
         """Returns the ids of the rendered messages, up to the start of the next assistant message."""
         self._check_length(sum(len(content_text(message.content) or "") for message in messages), "messages")
         if tools and not self._tool_format.knows_tools:
@@ -104,9 +106,10 @@ class RequestParser:
         rendered = [self._to_message(index, message) for index, message in enumerate(messages)]
         try:
             described = [tool.model_dump(exclude={"function": {"strict"}}, exclude_none=True) for tool in tools]
-            return tuple(render_prompt(rendered, self.target.tokenizer, described))
+            return tuple(render_prompt(rendered, self.target.tokenizer, described, variables))
         except EyasError as error:
-            raise to_api_error(error, "messages") from None
+            is_reserved = RESERVED_VARIABLES & set(variables or ())
+            raise to_api_error(error, "chat_template_kwargs" if is_reserved else "messages") from None
 
     def tool_use(self, body: ChatRequest) -> ToolUse | None:
         """Returns how the answers may call tools; None if they may not."""
@@ -217,6 +220,9 @@ class RequestParser:
     def _to_message(self, index: int, message: ChatMessage) -> TemplateMessage:
         extra: dict[str, Any] = {} if message.name is None else {"name": message.name}
         content = content_text(message.content)
+        reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
+        if reasoning:
+            extra |= {"reasoning_content": reasoning, "reasoning": reasoning}  # templates read one or the other
         if isinstance(message, openai_requests.AssistantMessage) and message.tool_calls:
             if not self._tool_format.knows_tools and self._tool_format.family is None:
                 raise no_tools("messages")

@@ -199,7 +199,9 @@ class Api:
         """Returns the token ids of a prompt or of rendered messages."""
         check_model(body.model, self.options.served_name)
         if body.messages is not None:
-            ids = await self._on_parser_thread(self.parser.encode_messages, body.messages, body.tools or [])
+            ids = await self._on_parser_thread(
+                self.parser.encode_messages, body.messages, body.tools or [], body.chat_template_kwargs
+            )
         else:
             ids = await self._on_parser_thread(self.parser.encode_prompt, body.prompt or "")
         return _json(responses.TokenizeResponse(tokens=list(ids), count=len(ids), max_model_len=self.parser.context))
