@@ -8,6 +8,7 @@ A tokenizer that has a response template of its own for tool calls is parsed wit
 """
 
 import json
+import re
 import secrets
 import string
 import tomllib
@@ -27,7 +28,14 @@ from eyas.chat.tool_parser import CONTENT, TOOL_CALLS, ParsedCall, ToolCallParse
 
 FAMILIES = Path(__file__).parent / "tool_families.toml"
 SHORT_ID_LETTERS = string.ascii_letters + string.digits
+# The beginning and the end of the thoughts that models write before their answers. Harmony's are in the families.
+THOUGHT_MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+REASONING = "reasoning"
+MAX_OPENER_TOKENS = 32  # of a marker and the line breaks behind it, at the end of a prompt
 CallIdForm = Literal["random", "short", "index"]
+ANSWER_START = r"\Z"  # the answer begins at the end of the prompt
+EMPTY_TEMPLATE: dict[str, Any] = {"start_anchor_pattern": ANSWER_START, "fields": {CONTENT: {}}}
+TEXT_FIELDS = {TOOL_CALLS, CONTENT, "silent"}
 EXAMPLE = ParsedCall("look_up", '{"text": "a b", "count": 2}')
 EXAMPLE_TOOL = {
     "type": "function",
@@ -97,8 +105,7 @@ class ToolFormat:
     @cached_property
     def marker_ids(self) -> frozenset[int]:
         """The special tokens that the parser needs in the text."""
-        template = {} if self.family is None else self.family.template
-        fields = template.get("fields", {}).items()
+        fields = self._template(has_calls=True)["fields"].items()
         # The end of an answer closes content that has no beginning, so its closing tokens are not needed.
         borders = [
             text
@@ -110,13 +117,56 @@ class ToolFormat:
         added = self.tokenizer.added_tokens_decoder
         return frozenset(token for token, entry in added.items() if entry.special and entry.content in written)
 
-    def parser(self, tools: Sequence[dict[str, Any]], prompt_ids: Sequence[int]) -> ToolCallParser:
-        """Returns a parser for one answer. Requirement: the target has a family."""
-        assert self.family is not None
-        template = self.family.template
-        is_anchored = any(key in template for key in ("start_anchor", "start_anchor_pattern"))
+    @cached_property
+    def thought_markers(self) -> tuple[str, str] | None:
+        """The beginning and the end of the thoughts, which the chat template names; None if it names none."""
+        template = self.tokenizer.chat_template
+        text = template if isinstance(template, str) else ""
+        return next((markers for markers in THOUGHT_MARKERS if markers[1] in text), None)
+
+    @property
+    def reasons(self) -> bool:
+        """True if answers may have thoughts that the parser separates."""
+        return bool(set(self._template(has_calls=False)["fields"]) - TEXT_FIELDS)
+
+    def parser(
+        self,
+        tools: Sequence[dict[str, Any]],
+        prompt_ids: Sequence[int],
+        *,
+        has_calls: bool = True,
+        has_grammar: bool = False,
+    ) -> ToolCallParser:
+        """Returns a parser for one answer.
+
+        Args:
+            tools: the definitions of the tools that may be called.
+            prompt_ids: the ids of the prompt. It may open the thoughts itself.
+            has_calls: False if the answer may have no calls.
+            has_grammar: True if a grammar holds from the first token on. Such an answer has no thoughts.
+        """
+        template = self._template(has_calls)
+        is_anchored = template.get("start_anchor_pattern") != ANSWER_START
         prompt = self.tokenizer.decode(list(prompt_ids)) if is_anchored else ""
-        return ToolCallParser(template, tools, prompt=str(prompt), python=self.family.python)
+        python = self.family is not None and self.family.python
+        parser = ToolCallParser(template, tools, prompt=str(prompt), python=python)
+        if self.thought_markers is not None and not has_grammar and not prompt:
+            opener = self.thought_markers[0]
+            if str(self.tokenizer.decode(list(prompt_ids[-MAX_OPENER_TOKENS:]))).rstrip().endswith(opener):
+                parser.feed(opener)
+        return parser
+
+    def _template(self, has_calls: bool) -> dict[str, Any]:
+        """Returns the response template of answers with or without calls, with the thoughts."""
+        template = EMPTY_TEMPLATE if self.family is None else self.family.template
+        fields = {name: spec for name, spec in template["fields"].items() if has_calls or name != TOOL_CALLS}
+        if self.thought_markers is not None and not set(fields) - TEXT_FIELDS:
+            before, after = map(re.escape, self.thought_markers)
+            fields[REASONING] = {
+                "open_pattern": rf"{before}\s{{0,9}}+",
+                "close_pattern": rf"\s{{0,9}}{after}\s{{0,9}}+",
+            }
+        return {**template, "fields": fields}
 
     @cached_property
     def _found(self) -> tuple[ToolFamily | None, bool]:
@@ -174,7 +224,7 @@ def load_families() -> tuple[ToolFamily, ...]:
             fields["silent"] = {"open": table.pop("silent"), "close_pattern": ""}
         if "reasoning" in table:
             fields["reasoning"] = dict(zip(("open", "close"), table.pop("reasoning"), strict=True))
-        template = {"start_anchor_pattern": r"\Z", "fields": fields}
+        template = {"start_anchor_pattern": ANSWER_START, "fields": fields}
         families.append(ToolFamily(name, template, **table))
     return tuple(families)
 

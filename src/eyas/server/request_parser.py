@@ -59,7 +59,7 @@ class RequestParser:
             body: the validated body.
             id_prefix: the requests get the ids `id_prefix`-0, `id_prefix`-1, ...
         """
-        tool_use = None
+        tool_use, tools = None, cast(Sequence[Tool], ())
         if isinstance(body, ChatRequest):
             tool_use = self.tool_use(body)
             tools = () if tool_use is None else tool_use.tools
@@ -75,7 +75,11 @@ class RequestParser:
             text = f"{len(prompts)} prompts with n={n} need {len(prompts) * n} outputs, but one call may have "
             raise bad_request(f"{text}{openai_requests.MAX_CHOICES}. Send several calls.", param="n")
         limits = [self._max_tokens(prompt, param, limit) for prompt in prompts]
-        sampling, stop, grammar = self._sampling(body), self._stop(body), self._grammar(body, tool_use)
+        sampling, stop, grammar = (
+            self._sampling(body),
+            self._stop(body),
+            self._grammar(body, tool_use if tools else None),
+        )
         wants_rounds = body.stream_options is not None and bool(body.stream_options.include_rounds)
         seed = secrets.randbelow(NUM_SEEDS) if body.seed is None else body.seed % NUM_SEEDS
         return [

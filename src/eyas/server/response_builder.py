@@ -169,7 +169,7 @@ class ChatResponseBuilder(ResponseBuilder):
             fields = self._choice_fields(index, output, output.request)
             message: dict[str, Any] = {"content": output.text}
             if self._tool_use is not None:
-                answer = AnswerParser(self._tool_use, output.request.prompt_ids)
+                answer = AnswerParser(self._tool_use, output.request)
                 message = answer.message(output.text)
                 fields["finish_reason"] = answer.finish_reason(output.finish_reason)
             reply = responses.ResponseMessage(role="assistant", refusal=None, **message)
@@ -188,7 +188,7 @@ class ChatResponseBuilder(ResponseBuilder):
         reason: str | None = delta.finish_reason
         if self._tool_use is not None:
             if delta.index not in self._answers:
-                self._answers[delta.index] = AnswerParser(self._tool_use, request.prompt_ids)
+                self._answers[delta.index] = AnswerParser(self._tool_use, request)
             answer = self._answers[delta.index]
             deltas = answer.deltas(delta.text, reason is not None)
             reason = answer.finish_reason(reason)

@@ -7,13 +7,16 @@ from typing import Any
 from eyas.chat.tool_format import ToolFamily, ToolFormat, new_call_id
 from eyas.chat.tool_grammar import CallRules
 from eyas.chat.tool_parser import ParsedCall, ParsedText
+from eyas.engine.request import Request
 from eyas.server.http_errors import ApiError, bad_request
 from eyas.server.openai_requests import AllowedTools, ChatRequest, Tool, ToolReference, chosen_names
+
+NO_CALLS = ToolFamily("none", {}, "")
 
 
 @dataclass(frozen=True)
 class ToolUse:
-    """The tools that the answers of one request may call.
+    """The tools that the answers of one request may call, or none if answers have only thoughts and text.
 
     Attributes:
         format: How the target writes calls.
@@ -56,9 +59,9 @@ class ToolUse:
 
 
 def find_tool_use(body: ChatRequest, tool_format: ToolFormat) -> ToolUse | None:
-    """Returns how the answers may call tools; None if they may not. Raises ApiError if the target cannot call tools."""
+    """Returns how to read the answers; None if they are only text. Raises ApiError if the target cannot call tools."""
     if not body.tools or body.tool_choice == "none":
-        return None
+        return ToolUse(tool_format, NO_CALLS, (), "auto", True, 0) if tool_format.reasons else None
     if not tool_format.knows_tools:
         raise no_tools("tools")
     if tool_format.family is None:
@@ -81,17 +84,22 @@ def no_tools(param: str) -> ApiError:
 
 
 class AnswerParser:
-    """The parser of one answer that may call tools. It returns the keys of messages and deltas."""
+    """The parser of one answer that may have thoughts and tool calls. It returns the keys of messages and deltas."""
 
-    def __init__(self, use: ToolUse, prompt_ids: Sequence[int]) -> None:
+    def __init__(self, use: ToolUse, request: Request) -> None:
         self._use = use
-        self._parser = use.format.parser(use.definitions, prompt_ids)
+        has_grammar = request.grammar is not None
+        self._parser = use.format.parser(
+            use.definitions, request.prompt_ids, has_calls=bool(use.tools), has_grammar=has_grammar
+        )
         self._num_calls = 0
 
     def message(self, text: str) -> dict[str, Any]:
         """Returns the keys of a message for a whole answer."""
         parsed = self._parse(text, is_last=True)
-        message: dict[str, Any] = _texts(parsed) | {"content": parsed.content or (None if parsed.calls else "")}
+        message: dict[str, Any] = _texts(parsed) | {
+            "content": parsed.content or (None if parsed.calls or parsed.reasoning else "")
+        }
         calls = [self._call(number, call) for number, call in enumerate(parsed.calls)]
         return message | ({"tool_calls": calls} if calls else {})
 
