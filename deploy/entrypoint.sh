@@ -8,6 +8,7 @@
 #   EYAS_HEAD          a directory or a URL; "none": no speculation
 #   EYAS_SPECULATION   DEPTH,TOP_K,NODES as `eyas tune` prints them; "off": no speculation (default 3,1,4)
 #   EYAS_SERVED_NAME   the model's name for clients (default: EYAS_TARGET)
+#   EYAS_DRAIN_S       seconds in which running answers may finish after SIGTERM (default 30, see gate.py)
 
 # fail PROBLEM FIX: both are sentences without the final full stop.
 fail() {

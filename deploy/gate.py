@@ -9,9 +9,12 @@ request, so that a second request cannot be smuggled in behind the first.
 
     python gate.py COMMAND ...
 
-Environment: EYAS_INNER_PORT, AIP_HTTP_PORT, AIP_HEALTH_ROUTE, AIP_PREDICT_ROUTE, and EYAS_PREDICT_AS (the engine's path
-for the predict route). The entrypoints beside this file call it. It imports only the standard library, because it runs
-in the engine's image.
+After SIGTERM new requests get 503, and running ones may finish for EYAS_DRAIN_S seconds (default 30). Then the engine
+gets SIGTERM: SGLang and vLLM would otherwise end the answers that they are writing.
+
+Environment: EYAS_INNER_PORT, AIP_HTTP_PORT, AIP_HEALTH_ROUTE, AIP_PREDICT_ROUTE, EYAS_DRAIN_S, and EYAS_PREDICT_AS (the
+engine's path for the predict route). The entrypoints beside this file call it. It imports only the standard library,
+because it runs in the engine's image.
 """
 
 import asyncio
@@ -26,7 +29,7 @@ from http import HTTPStatus
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 10 * 2**20  # the limit of a dedicated endpoint of Vertex AI
-READ_TIMEOUT_S, CONNECT_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 5.0, 60.0
+READ_TIMEOUT_S, CONNECT_TIMEOUT_S, EXIT_TIMEOUT_S, DRAIN_S = 60.0, 5.0, 10.0, 30.0
 ALLOWED = {
     ("GET", "/health"): "/health",
     ("GET", "/metrics"): "/metrics",
@@ -135,13 +138,20 @@ class Gate:
         """Takes the routes of `build_routes` and the port of the engine."""
         self.routes = routes
         self.inner_port = inner_port
+        self.is_draining = False
+        self.running: set[asyncio.Task[None]] = set()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection, which carries one request."""
         try:
             request = await read_request(reader)
+            if request is not None and self.is_draining:
+                raise RequestError(503, "The server is shutting down. Retry on another replica.")
             if request is not None:
-                await self._forward(request, reader, writer)
+                task = asyncio.ensure_future(self._forward(request, reader, writer))
+                self.running.add(task)
+                task.add_done_callback(self.running.discard)
+                await task
         except RequestError as error:
             with contextlib.suppress(ConnectionError):
                 writer.write(_build_reply(error.status, str(error)))
@@ -208,25 +218,30 @@ def _build_reply(status: int, message: str) -> bytes:
 
 
 async def run(command: list[str], environment: Mapping[str, str]) -> int:
-    """Starts the engine and the proxy and returns the engine's exit code. Forwards SIGTERM to the engine."""
+    """Starts the engine and the proxy and returns the engine's exit code. After SIGTERM, requests may finish first."""
     port, inner_port = (int(environment[name]) for name in ("AIP_HTTP_PORT", "EYAS_INNER_PORT"))
     gate = Gate(build_routes(environment), inner_port)
     server = await asyncio.start_server(gate.handle, "0.0.0.0", port, limit=MAX_HEAD_BYTES)
     # The engine gets no AIP_ variables: SGLang would register its own route under one of these names.
     engine_environment = {name: value for name, value in environment.items() if not name.startswith("AIP_")}
     engine = await asyncio.create_subprocess_exec(*command, env=engine_environment)
+    loop = asyncio.get_running_loop()
 
-    def stop() -> None:
+    drain_s = float(environment.get("EYAS_DRAIN_S") or DRAIN_S)
+
+    async def drain() -> None:
+        gate.is_draining = True
+        if gate.running:
+            await asyncio.wait(gate.running, timeout=drain_s)
         with contextlib.suppress(ProcessLookupError):
-            engine.send_signal(signal.SIGTERM)
-        asyncio.get_running_loop().call_later(STOP_TIMEOUT_S, kill)
-
-    def kill() -> None:
+            engine.terminate()
+        await asyncio.sleep(EXIT_TIMEOUT_S)
         with contextlib.suppress(ProcessLookupError):
             engine.kill()
 
+    draining: list[asyncio.Task[None]] = []  # holds the task, which the loop itself would not keep alive
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
+        loop.add_signal_handler(number, lambda: draining.append(loop.create_task(drain())))
     code = await engine.wait()
     server.close()
     return code if code >= 0 else 128 - code

@@ -1,8 +1,10 @@
 """The entrypoints of both engines' images, with a double for the engine that records how it was called."""
 
+import contextlib
 import json
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -272,3 +274,24 @@ def test_an_image_has_an_unprivileged_user_and_a_health_check(path):
     named = {line.partition("=")[0] for line in (ROOT / "deploy/images.env").read_text().splitlines() if "=" in line}
     bases = {line.split()[1].strip("${}") for line in lines if line.startswith("FROM ")}
     assert bases <= named, "a base image that is not in images.env"
+
+
+def test_running_answers_finish_after_sigterm(start):
+    """SIGTERM refuses new requests, lets the stream run on, and ends it only after EYAS_DRAIN_S."""
+    running = start("vllm", EYAS_DRAIN_S="1.5", **LOCAL)
+    with running.client() as http, http.stream("POST", "/v1/chat/completions", json={"stream": True}) as reply:
+        lines = reply.iter_lines()
+        next(lines)
+        begun_s = time.monotonic()
+        running.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert httpx.get(f"{running.url}/health", timeout=60).status_code == 503
+        after = 0
+        with contextlib.suppress(httpx.RemoteProtocolError):
+            for _ in lines:
+                after += 1
+                if time.monotonic() - begun_s > 1.0:
+                    break
+        assert time.monotonic() - begun_s > 1.0
+        assert after > 10, "the stream goes on"
+    assert running.process.wait(60) == 0

@@ -17,12 +17,14 @@ from eyas.base.provenance import verify_contents
 from eyas.cli import main
 from eyas.cli.deploy import build_run_launch, write_configured_manifests
 from eyas.deploy.config import DeployConfig, KubernetesConfig
-from eyas.deploy.kubernetes import DataStages, build_jobs, build_serving, write_manifests
+from eyas.deploy.kubernetes import build_serving, write_manifests
+from eyas.deploy.kubernetes_jobs import DataStages, build_jobs
+from eyas.deploy.kubernetes_pod import app_labels
 from eyas.deploy.launch import Launch, ServedModel, build_launch
 from eyas.doctor import examine
 from eyas.formats.head_dir import resolve_head
 from eyas.model.target_dir import resolve_target
-from eyas.recipe import open_run
+from eyas.recipe import load_recipe, open_run
 
 VERSIONS = ("1.33", "1.37")
 WORLDS = {"prompts": 4, "respond": 1, "capture": 8, "train": 1}
@@ -43,6 +45,64 @@ def head(tmp_path) -> Path:
 STAGES = DataStages("scout", "r/eyas:1", 'name = "scout"\n', WORLDS, None)
 
 
+# The fields that eyas writes of kinds that Kubernetes itself does not have, restated by hand, a tuple for a list:
+#   PodMonitoring   github.com/GoogleCloudPlatform/prometheus-engine, doc/api.md
+#   ServiceMonitor  prometheus-operator.dev/docs/api-reference/api
+#   ScaledObject    keda.sh/docs, "ScaledObject specification" and "Prometheus" scaler (its metadata are all strings)
+#   InferencePool   gateway-api-inference-extension.sigs.k8s.io/reference/spec
+SECRET_KEY = {"name": str, "key": str}
+LABELS = {"matchLabels": dict}
+SCRAPE = {"port": str, "path": str, "interval": str}
+CUSTOM = {
+    ("monitoring.googleapis.com/v1", "PodMonitoring"): {
+        "selector": LABELS,
+        "endpoints": [SCRAPE | {"authorization?": {"type": str, "credentials": {"secret": SECRET_KEY}}}],
+    },
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): {
+        "selector": LABELS,
+        "endpoints": [SCRAPE | {"authorization?": {"type": str, "credentials": SECRET_KEY}}],
+    },
+    ("keda.sh/v1alpha1", "ScaledObject"): {
+        "scaleTargetRef": {"name": str},
+        "minReplicaCount": int,
+        "maxReplicaCount": int,
+        "triggers": [
+            {"type": str, "metricType": str, "metadata": {"serverAddress": str, "query": str, "threshold": str}}
+        ],
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": dict}},
+    },
+    ("inference.networking.k8s.io/v1", "InferencePool"): {
+        "selector": LABELS,
+        "targetPorts": [{"number": int}],
+        "endpointPickerRef": {"name": str, "port": {"number": int}},
+    },
+}
+
+
+def fits(value: object, form: object) -> bool:
+    """Returns True if a value has exactly the fields of a form; a name that ends with ? may be missing."""
+    if isinstance(form, dict):
+        known = {name.rstrip("?"): one for name, one in form.items()}
+        required = {name for name in form if not name.endswith("?")}
+        return (
+            isinstance(value, dict)
+            and required <= set(value) <= set(known)
+            and all(fits(one, known[name]) for name, one in value.items())
+        )
+    if isinstance(form, list):
+        return isinstance(value, list) and len(value) > 0 and all(fits(one, form[0]) for one in value)
+    return isinstance(value, form)  # type: ignore[arg-type]
+
+
+def validate(one: dict, version: str = VERSIONS[-1]) -> None:
+    one = yaml.safe_load(yaml.safe_dump(one, sort_keys=False))
+    form = CUSTOM.get((one["apiVersion"], one["kind"]))
+    if form is None:
+        kubernetes_validate.validate(one, version, strict=True)
+    else:
+        assert fits(one["spec"], form), one
+
+
 def every(head: Path, config: KubernetesConfig, **more: object) -> dict:
     return build_serving(config, launch(head, **more)) | build_jobs(config, STAGES)
 
@@ -52,11 +112,9 @@ def every(head: Path, config: KubernetesConfig, **more: object) -> dict:
 def test_every_object_follows_the_schema(head, version, engine):
     config = KubernetesConfig(accelerator_count=0 if engine == "eyas" else 2)
     objects = every(head, config, engine=engine)
-    assert len(objects) == 9
+    assert len(objects) == 11
     for name, one in objects.items():
-        one = yaml.safe_load(yaml.safe_dump(one, sort_keys=False))
-        if one["kind"] != "PodMonitoring":  # GKE's own kind, checked below
-            kubernetes_validate.validate(one, version, strict=True)
+        validate(one, version)
         assert one["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "eyas", name
     wrong = copy.deepcopy(objects["serving/deployment.yaml"])
     wrong["spec"]["template"]["spec"]["containers"][0]["startupProb"] = {}
@@ -80,8 +138,6 @@ def test_objects_name_each_other(head):
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     (port,) = container["ports"]
     assert service["spec"]["ports"][0]["targetPort"] == port["name"]
-    # https://github.com/GoogleCloudPlatform/prometheus-engine/blob/main/doc/api.md, PodMonitoringSpec
-    assert (metrics["apiVersion"], set(metrics["spec"])) == ("monitoring.googleapis.com/v1", {"selector", "endpoints"})
     assert metrics["spec"]["selector"]["matchLabels"] == labels
     assert metrics["spec"]["endpoints"] == [{"port": port["name"], "path": "/metrics", "interval": "15s"}]
     for name in ("startupProbe", "readinessProbe"):
@@ -112,7 +168,166 @@ def test_shared_stages_are_indexed_jobs(head):
         assert volumes[mounts["/recipe"]]["configMap"]["name"] == recipe["metadata"]["name"]
         assert volumes[mounts["/runs"]]["persistentVolumeClaim"]["claimName"] == "claim"
         assert pod["restartPolicy"] == "Never", "podFailurePolicy requires it"
-        assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (stage in ("capture", "train"))
+        # Without respond.url the stage `respond` loads the target, too.
+        assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (stage != "prompts")
+
+
+def restricted_violations(pod: dict) -> list[str]:
+    """Restates the Pod Security Standard "restricted" for the fields of our pods (kubernetes.io/docs)."""
+    user, found = pod["securityContext"], []
+    found += [] if user.get("runAsNonRoot") is True and user.get("runAsUser", 1) != 0 else ["runAsNonRoot"]
+    found += [] if user.get("seccompProfile", {}).get("type") in ("RuntimeDefault", "Localhost") else ["seccompProfile"]
+    found += [name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.get(name)]
+    kinds = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+    found += [one["name"] for one in pod["volumes"] if not (set(one) - {"name"}) <= kinds]
+    for container in pod["containers"] + pod.get("initContainers", []):
+        rights = container["securityContext"]
+        found += [] if rights.get("allowPrivilegeEscalation") is False else ["allowPrivilegeEscalation"]
+        found += [] if rights.get("capabilities") == {"drop": ["ALL"]} else ["capabilities"]
+        found += ["privileged"] if rights.get("privileged") else []
+        found += ["hostPort"] if any("hostPort" in port for port in container.get("ports", [])) else []
+    return found
+
+
+def pods_of(objects: dict) -> dict[str, dict]:
+    return {
+        name: one["spec"]["template"]["spec"] for name, one in objects.items() if one["kind"] in ("Deployment", "Job")
+    }
+
+
+@pytest.mark.parametrize("engine", ["eyas", "sglang", "vllm"])
+def test_pods_fit_restricted_pod_security_and_write_only_to_volumes(head, engine):
+    pods = pods_of(every(head, KubernetesConfig(), engine=engine))
+    assert len(pods) == 5
+    for name, pod in pods.items():
+        assert restricted_violations(pod) == [], name
+        assert pod["automountServiceAccountToken"] is False
+        (container,) = pod["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+        writable = {one["name"] for one in pod["volumes"] if "emptyDir" in one}
+        assert {mounts[path] for path in ("/tmp", "/dev/shm", "/scratch")} <= writable
+        environment = {one["name"]: one["value"] for one in container["env"]}
+        assert {environment[name].split("/")[1] for name in ("HOME", "HF_HOME", "XDG_CACHE_HOME")} == {"scratch"}
+    broken = copy.deepcopy(pods["serving/deployment.yaml"])
+    del broken["securityContext"]["seccompProfile"]
+    assert restricted_violations(broken) == ["seccompProfile"]
+
+
+@pytest.mark.parametrize("engine", ["eyas", "vllm"])
+def test_a_pod_that_ends_has_time_for_its_answers(head, engine):
+    """Checks that the grace period holds the wait of the Service, the drain of the engine, and its exit."""
+    objects = every(head, KubernetesConfig(drain_s=900), engine=engine, arguments=("--x",))
+    pod = pods_of(objects)["serving/deployment.yaml"]
+    (container,) = pod["containers"]
+    slept_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    environment = {one["name"]: one["value"] for one in container["env"]}
+    arguments = container["args"]
+    drain_s = float(arguments[arguments.index("--drain-s") + 1] if engine == "eyas" else environment["EYAS_DRAIN_S"])
+    assert (slept_s, drain_s) == (10, 900)
+    assert pod["terminationGracePeriodSeconds"] >= slept_s + drain_s + 10
+    assert arguments[-1] == "--x"
+    budget = objects["serving/disruption.yaml"]["spec"]
+    assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": app_labels("scout", "serving")}}
+
+
+def test_a_key_of_the_metrics_reaches_engine_and_scraper(head):
+    config = KubernetesConfig(metrics_key="METRICS_KEY")
+    objects = every(head, config, engine="eyas")
+    (endpoint,) = objects["serving/podmonitoring.yaml"]["spec"]["endpoints"]
+    secret = {"name": "scout-secrets", "key": "METRICS_KEY"}
+    assert endpoint["authorization"] == {"type": "Bearer", "credentials": {"secret": secret}}
+    (container,) = pods_of(objects)["serving/deployment.yaml"]["containers"]
+    assert "--metrics-key=$(METRICS_KEY)" in container["args"]
+    assert container["envFrom"][0]["secretRef"]["name"] == secret["name"]
+    other = every(head, dataclasses.replace(config, monitoring="operator"), engine="eyas")
+    assert "serving/podmonitoring.yaml" not in other
+    monitor = other["serving/servicemonitor.yaml"]
+    validate(monitor)
+    validate(objects["serving/podmonitoring.yaml"])
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["authorization"] == {"type": "Bearer", "credentials": secret}
+    # A ServiceMonitor selects Services by their labels, and names a port of the Service.
+    service = other["serving/service.yaml"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert endpoint["port"] == service["spec"]["ports"][0]["name"]
+    none = every(head, dataclasses.replace(config, monitoring="none"))
+    assert not [name for name in none if "monitor" in name]
+
+
+def test_keda_and_an_endpoint_picker_are_written_if_asked(head):
+    config = KubernetesConfig(autoscaler="keda", replicas=(2, 6), target_waiting=5, endpoint_picker="scout-epp")
+    objects = every(head, config, engine="vllm")
+    scaled, pool = objects["serving/autoscaler.yaml"], objects["serving/inferencepool.yaml"]
+    validate(scaled)
+    validate(pool)
+    assert (scaled["spec"]["minReplicaCount"], scaled["spec"]["maxReplicaCount"]) == (2, 6)
+    (trigger,) = scaled["spec"]["triggers"]
+    assert trigger["metadata"]["threshold"] == "5"
+    pattern = re.fullmatch(
+        r'sum\(vllm:num_requests_waiting\{namespace="default",pod=~"(.+)"\}\)', trigger["metadata"]["query"]
+    )
+    assert pattern is not None
+    assert re.fullmatch(pattern[1], "scout-7d9c5b8f6-x2x4z"), "a pod of the Deployment"
+    assert not re.fullmatch(pattern[1], "scout-two-7d9c5b8f6-x2x4z")
+    assert pool["spec"]["selector"]["matchLabels"] == app_labels("scout", "serving")
+    assert pool["spec"]["targetPorts"] == [{"number": 8080}]
+    assert not fits({**pool["spec"], "targetPortNumber": 1}, CUSTOM[pool["apiVersion"], pool["kind"]])
+
+
+def test_the_network_policy_lets_in_clients_and_scrapers_only(head):
+    objects = every(head, KubernetesConfig(client_namespaces=("gateway",)))
+    policy = objects["serving/network.yaml"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["podSelector"]["matchLabels"] == app_labels("scout", "serving")
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": "http"}]
+    same, named = rule["from"]
+    assert same == {"podSelector": {}}
+    (names,) = named["namespaceSelector"]["matchExpressions"]
+    assert {"gmp-system", "gateway"} <= set(names["values"])
+    opened = [port["port"] for rule in policy["egress"] for port in rule.get("ports", [])]
+    assert sorted(opened) == [53, 53, 443]
+
+
+def test_the_claim_of_the_jobs_is_written_if_it_has_a_storage_class(head):
+    config = KubernetesConfig(storage_class="standard-rwx", runs_gb=2048)
+    objects = build_jobs(config, STAGES)
+    claim = objects["jobs/0-volume.yaml"]
+    validate(claim)
+    assert list(objects).index("jobs/0-volume.yaml") < list(objects).index("jobs/1-prompts.yaml")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    for pod in pods_of(objects).values():
+        (claimed,) = [one["persistentVolumeClaim"] for one in pod["volumes"] if "persistentVolumeClaim" in one]
+        assert claimed["claimName"] == claim["metadata"]["name"]
+    assert "jobs/0-volume.yaml" not in build_jobs(KubernetesConfig(), STAGES)
+
+
+def test_stages_use_all_gpus_of_their_pod():
+    jobs = pods_of(build_jobs(KubernetesConfig(accelerator_count=8), STAGES))
+    (train,), (capture,) = (jobs[f"jobs/{name}.yaml"]["containers"] for name in ("4-train", "3-capture"))
+    launcher = ["torchrun", "--nnodes=1", "--nproc-per-node=8", "--standalone", "--no-python", "eyas"]
+    assert (train["command"], train["args"][0]) == (launcher, "train")
+    assert capture["args"][-2:] == ["--device", "auto"]
+    remote = dataclasses.replace(STAGES, url="http://vllm.default/v1")
+    (respond,) = pods_of(build_jobs(KubernetesConfig(), remote))["jobs/2-respond.yaml"]["containers"]
+    assert "nvidia.com/gpu" not in respond["resources"]["limits"], "another server answers"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "recipes").glob("*.toml")))
+def test_manifests_of_all_recipes_validate(head, name):
+    recipe = load_recipe(ROOT / "recipes" / f"{name}.toml", {})
+    if recipe.deploy.image is None:
+        assert name == "embedded", "every other recipe can be deployed"
+        return
+    model = ServedModel(recipe.name, "org/model", head, "sha256:" + "a" * 64)
+    objects = build_serving(recipe.deploy.kubernetes, build_launch(recipe.deploy, model))
+    objects |= build_jobs(recipe.deploy.kubernetes, dataclasses.replace(STAGES, name=recipe.name))
+    for one in objects.values():
+        for version in VERSIONS:
+            validate(one, version)
+    for pod in pods_of(objects).values():
+        assert restricted_violations(pod) == []
 
 
 def test_eyas_needs_no_gpu_and_other_engines_need_one(head):
@@ -127,19 +342,16 @@ def test_jobs_that_cannot_work_are_rejected():
     for url in ("http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]:80/v1", "http://0.0.0.0:8000/v1"):
         with pytest.raises(UsageError, match=r"respond\.url='.+' is the pod itself when `respond` runs in a Job"):
             build_jobs(config, dataclasses.replace(STAGES, url=url))
-    assert build_jobs(config, dataclasses.replace(STAGES, url="http://vllm.default/v1")) == build_jobs(config, STAGES)
+    assert len(build_jobs(config, dataclasses.replace(STAGES, url="http://vllm.default/v1"))) == 5
     with pytest.raises(UsageError, match=r"recipe's name 'Pair_1' is not a valid name for Jobs"):
         build_jobs(config, dataclasses.replace(STAGES, name="Pair_1"))
 
 
 def test_every_pod_reads_the_secret_if_it_exists(head):
-    pods = {
-        name: one["spec"]["template"]["spec"]["containers"][0]
-        for name, one in every(head, KubernetesConfig()).items()
-        if one["kind"] in ("Deployment", "Job")
-    }
+    pods = pods_of(every(head, KubernetesConfig()))
     assert len(pods) == 5
-    for name, container in pods.items():
+    for name, pod in pods.items():
+        (container,) = pod["containers"]
         assert container["envFrom"] == [{"secretRef": {"name": "scout-secrets", "optional": True}}], name
 
 
@@ -203,15 +415,17 @@ def test_kubectl_runs_the_printed_commands(recipe, tmp_path, capsys):
     out = ["--out", str(tmp_path / "run")]
     assert main(["deploy", "kubernetes", str(recipe), *out]) == 0
     applied = run_printed(capsys.readouterr().err, tmp_path)
-    assert applied[:4] == ["HorizontalPodAutoscaler/pair", "Deployment/pair", "PodMonitoring/pair", "Service/pair"]
-    assert applied[4:] == [
+    assert applied[:6] == [
+        "HorizontalPodAutoscaler/pair", "Deployment/pair", "PodDisruptionBudget/pair", "NetworkPolicy/pair",
+        "PodMonitoring/pair", "Service/pair",
+    ]  # fmt: skip
+    assert applied[6:] == [
         "ConfigMap/pair-recipe", "Job/pair-prompts", "Job/pair-respond", "Job/pair-capture", "Job/pair-train",
     ]  # fmt: skip
     objects = [yaml.safe_load(path.read_text()) for path in (tmp_path / "run" / "deploy").rglob("*.yaml")]
-    assert len(objects) == 9
+    assert len(objects) == 11
     for one in objects:
-        if one["kind"] != "PodMonitoring":
-            kubernetes_validate.validate(one, VERSIONS[-1], strict=True)
+        validate(one)
     jobs = {one["metadata"]["name"]: one["spec"]["completions"] for one in objects if one["kind"] == "Job"}
     assert jobs == {"pair-prompts": 3, "pair-respond": 1, "pair-capture": 1, "pair-train": 1}
     for word in ("--apply", "--status", "--delete"):

@@ -9,7 +9,7 @@ from typing import Any
 from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import require_finished
-from eyas.deploy import kubernetes, vertex_deployment
+from eyas.deploy import kubernetes, kubernetes_jobs, vertex_deployment
 from eyas.deploy.launch import Launch, ServedModel, build_launch, upload_artifacts
 from eyas.formats.head_dir import CONFIG_FILE, digest_head
 from eyas.model.target_dir import EMBEDDED, resolve_target
@@ -80,8 +80,8 @@ def build_jobs(recipe: Recipe) -> dict[str, kubernetes.Json]:
     if image is None:
         return {}
     worlds = {"prompts": recipe.prompts.world, "respond": 1, "capture": recipe.capture.world, "train": 1}
-    stages = kubernetes.DataStages(recipe.name, image, to_toml(recipe), worlds, url=recipe.respond.url)
-    return kubernetes.build_jobs(recipe.deploy.kubernetes, stages)
+    stages = kubernetes_jobs.DataStages(recipe.name, image, to_toml(recipe), worlds, url=recipe.respond.url)
+    return kubernetes_jobs.build_jobs(recipe.deploy.kubernetes, stages)
 
 
 def _head_directory(run: Run) -> Path:
@@ -105,7 +105,7 @@ def _next_commands(run: Run, directory: Path, is_uploaded: bool) -> list[str]:
         if launch.artifacts and not is_uploaded:
             lines.append(f"The same command with --upload uploads {_list_artifacts(launch)} for the pods. Then run:")
         lines.append(f"    {kubernetes.apply_command(directory)}")
-    commands = kubernetes.job_commands(build_jobs(run.recipe), directory)
+    commands = kubernetes_jobs.job_commands(build_jobs(run.recipe), directory)
     if commands:
         lines += ["Run the data stages one after the other:", "    " + " &&\n    ".join(commands)]
     return lines

@@ -87,8 +87,18 @@ class KubernetesConfig:
         replicas: The minimum and the maximum number of pods.
         target_waiting: The number of waiting requests per pod above which one more pod starts.
         volume_claim: A ReadWriteMany volume claim that holds run directories, for the data stages.
+        storage_class: The storage class of this claim; by default the claim exists already and is not written.
+        runs_gb: The size of this claim in gigabytes.
         volume_gb: The scratch space for the fetched target and head, in gigabytes.
         startup_s: The time limit for loading the model, in seconds.
+        drain_s: The time in seconds in which running answers may finish before a pod ends.
+        autoscaler: "hpa" writes a HorizontalPodAutoscaler (GKE's Managed Prometheus), "keda" writes a ScaledObject.
+        prometheus: The address of the Prometheus server that KEDA queries.
+        monitoring: "gmp" writes a PodMonitoring (GKE), "operator" a ServiceMonitor (Prometheus Operator).
+        metrics_key: The key of the Secret NAME-secrets that holds the Bearer token of /metrics, such as METRICS_KEY; by
+            default /metrics needs none.
+        endpoint_picker: The Service of an endpoint picker; if set, an InferencePool is written.
+        client_namespaces: Further namespaces whose pods may send requests, such as that of a Gateway.
     """
 
     namespace: str = "default"
@@ -100,8 +110,17 @@ class KubernetesConfig:
     replicas: tuple[int, int] = (1, 4)
     target_waiting: int = 8
     volume_claim: str = "eyas-runs"
+    storage_class: str | None = None
+    runs_gb: int = 1024
     volume_gb: int = 100
     startup_s: int = 3600
+    drain_s: int = 600
+    autoscaler: Literal["hpa", "keda"] = "hpa"
+    prometheus: str = "http://prometheus-operated.monitoring:9090"
+    monitoring: Literal["gmp", "operator", "none"] = "gmp"
+    metrics_key: str | None = None
+    endpoint_picker: str | None = None
+    client_namespaces: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises UsageError for a value that Kubernetes does not accept."""
@@ -110,8 +129,10 @@ class KubernetesConfig:
             name = getattr(self, key)
             _require(NAME.fullmatch(name), f"{table}.{key}={name!r} is not a valid name", f"Use {NAME_RULE}")
         require_range(f"{table}.accelerator_count", self.accelerator_count, 0)
-        for key in ("cpu", "memory_gb", "target_waiting", "volume_gb", "startup_s"):
+        for key in ("cpu", "memory_gb", "target_waiting", "runs_gb", "volume_gb", "startup_s", "drain_s"):
             require_range(f"{table}.{key}", getattr(self, key), 1)
+        is_variable = self.metrics_key is None or re.fullmatch(r"[A-Z][A-Z0-9_]*", self.metrics_key)
+        _require(is_variable, f"{table}.metrics_key={self.metrics_key!r} is not a variable", "Use one as METRICS_KEY")
         _require_replicas(table, self.replicas)
 
 

@@ -1,39 +1,33 @@
 """Builds the Kubernetes manifests of a recipe and writes them, one file for each object. `eyas deploy` calls it.
 
-    serving/    Deployment (engine, probes, scratch), Service, HorizontalPodAutoscaler (by waiting requests),
-                PodMonitoring (metrics, for GKE)
-    jobs/       ConfigMap with the recipe, and a Job for each stage before the head; shared stages are Indexed Jobs
+    serving/    Deployment (engine, probes, scratch), Service, PodDisruptionBudget, NetworkPolicy; a scaler by waiting
+                requests (HorizontalPodAutoscaler or KEDA's ScaledObject); what scrapes the metrics (PodMonitoring or
+                ServiceMonitor); an InferencePool if `deploy.kubernetes.endpoint_picker` is set
+    jobs/       the stages before the head, see `kubernetes_jobs`
 
-`kubectl apply -f serving` applies all objects of serving/. Jobs must be applied one after the other with
-`job_commands`, because a Job does not wait for the previous Job. A stage whose input is unfinished exits with code 2,
-and its Job fails.
+`kubectl apply -f serving` applies all objects of serving/. A pod that ends keeps its answers:
 
-        Job             pods
-        eyas prompts    prompts.world pods; each gets JOB_COMPLETION_INDEX, and all write to one run directory
-        eyas respond    one pod, which calls the server of respond.url
-        eyas capture    capture.world pods; each loads the target
-        eyas train      one pod
+    0 s                10 s                            10 s + drain_s        20 s + drain_s
+    preStop: sleep     SIGTERM: running answers        engine ends           SIGKILL
+    Service forgets    finish, new requests get 503
+    the pod
 
 The Deployment and the Jobs read the Secret NAME-secrets as environment variables, if it exists: HF_TOKEN for gated
 models, the key that `respond.api_key_env` names, and EYAS_PRIVACY_KEY, which must be equal in all pods of `prompts`.
 """
 
-import ipaddress
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import yaml
 
-from eyas.base.errors import UsageError
 from eyas.base.provenance import Provenance
-from eyas.deploy.config import NAME, NAME_RULE, KubernetesConfig
+from eyas.deploy.config import KubernetesConfig
+from eyas.deploy.kubernetes_pod import app_labels, build_container, build_object, build_pod
 from eyas.deploy.launch import PORT, PROBE_PERIOD_S, Json, Launch, http_probe, startup_attempts, write_objects
 
-USER_ID = 10001  # in all images of deploy/
 QUEUE_METRICS = {
     "eyas": "vllm:num_requests_waiting",
     "sglang": "sglang:num_queue_reqs",
@@ -41,12 +35,13 @@ QUEUE_METRICS = {
 }
 """The gauge of waiting requests of each engine. eyas uses vLLM's name."""
 SCRAPE_PERIOD_S = 15
-GRACE_PERIOD_S = 90
-RUNS_MOUNT, RECIPE_MOUNT = "/runs", "/recipe"
-SCRATCH_ENV = {"HF_HOME": "/scratch/huggingface", "XDG_CACHE_HOME": "/scratch"}
-SERVING, JOBS = "serving", "jobs"
-JOB_WAIT_TIMEOUT = "24h"  # of `kubectl wait`
-GPU_STAGES = ("capture", "train")
+PRE_STOP_S, EXIT_S = 10, 10
+SCALE_DOWN = {"scaleDown": {"stabilizationWindowSeconds": 600}}
+"""A new replica loads the model for minutes, so replicas are removed late."""
+PICKER_PORT = 9002  # of the endpoint pickers that llm-d and the Gateway API project publish
+SERVING = "serving"
+METADATA_SERVER = "169.254.169.0/24"  # of GKE, on the node: Workload Identity fetches its tokens there
+DNS_PORTS = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
 
 
 def build_serving(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
@@ -54,100 +49,108 @@ def build_serving(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
     launch.require_accelerator("kubernetes", config.accelerator_count)
 
     def labels() -> dict[str, str]:  # a new one each time: YAML would write a repeated one as an alias
-        return _labels(launch.name, "serving")
+        return app_labels(launch.name, "serving")
 
-    service_port = {"name": "http", "port": 80, "targetPort": "http"}
-    metrics = {"port": "http", "path": "/metrics", "interval": f"{SCRAPE_PERIOD_S}s"}
-    deployment, autoscaler = _deployment_spec(config, launch), _autoscaler_spec(config, launch)
-    service = {"type": "ClusterIP", "selector": labels(), "ports": [service_port]}
-    monitoring = {"selector": {"matchLabels": labels()}, "endpoints": [metrics]}
-    objects = {
-        "deployment": ("apps/v1", "Deployment", deployment),
-        "service": ("v1", "Service", service),
-        "autoscaler": ("autoscaling/v2", "HorizontalPodAutoscaler", autoscaler),
-        "podmonitoring": ("monitoring.googleapis.com/v1", "PodMonitoring", monitoring),
+    selector = {"matchLabels": labels()}
+    service = {
+        "type": "ClusterIP",
+        "selector": labels(),
+        "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
     }
+    objects = {
+        "deployment": ("apps/v1", "Deployment", _deployment_spec(config, launch)),
+        "service": ("v1", "Service", service),
+        "disruption": ("policy/v1", "PodDisruptionBudget", {"maxUnavailable": 1, "selector": selector}),
+        "network": ("networking.k8s.io/v1", "NetworkPolicy", _network_spec(config, labels())),
+    }
+    if config.autoscaler == "hpa":
+        objects["autoscaler"] = ("autoscaling/v2", "HorizontalPodAutoscaler", _autoscaler_spec(config, launch))
+    else:
+        objects["autoscaler"] = ("keda.sh/v1alpha1", "ScaledObject", _scaled_object_spec(config, launch))
+    if config.monitoring == "gmp":
+        spec = {"selector": {"matchLabels": labels()}, "endpoints": [_scrape_endpoint(config, launch)]}
+        objects["podmonitoring"] = ("monitoring.googleapis.com/v1", "PodMonitoring", spec)
+    elif config.monitoring == "operator":
+        spec = {"selector": {"matchLabels": labels()}, "endpoints": [_scrape_endpoint(config, launch)]}
+        objects["servicemonitor"] = ("monitoring.coreos.com/v1", "ServiceMonitor", spec)
+    if config.endpoint_picker is not None:
+        picker = {"name": config.endpoint_picker, "port": {"number": PICKER_PORT}}
+        pool = {"selector": {"matchLabels": labels()}, "targetPorts": [{"number": PORT}], "endpointPickerRef": picker}
+        objects["inferencepool"] = ("inference.networking.k8s.io/v1", "InferencePool", pool)
     return {
-        f"{SERVING}/{name}.yaml": _object(config, version, kind, launch.name, labels()) | {"spec": spec}
+        f"{SERVING}/{name}.yaml": build_object(config, version, kind, launch.name, labels()) | {"spec": spec}
         for name, (version, kind, spec) in objects.items()
     }
 
 
-def _object(config: KubernetesConfig, version: str, kind: str, name: str, labels: Mapping[str, str]) -> Json:
-    labels = {"app.kubernetes.io/managed-by": "eyas", **labels}
-    metadata = {"name": name, "namespace": config.namespace, "labels": labels}
-    return {"apiVersion": version, "kind": kind, "metadata": metadata}
-
-
-def _labels(app: str, component: str) -> dict[str, str]:
-    return {"app.kubernetes.io/name": app, "app.kubernetes.io/component": component}
-
-
-def _container(config: KubernetesConfig, app: str, has_gpu: bool, environment: Mapping[str, str]) -> Json:
-    """Returns the fields of a container that the Deployment and the Jobs share."""
-    limits: Json = {"memory": f"{config.memory_gb}Gi"}
-    if has_gpu:
-        limits["nvidia.com/gpu"] = str(config.accelerator_count)
-    return {
-        "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
-        "envFrom": [{"secretRef": {"name": f"{app}-secrets", "optional": True}}],
-        "resources": {"requests": {"cpu": str(config.cpu), **limits}, "limits": limits},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    }
-
-
-def _pod(config: KubernetesConfig, has_gpu: bool) -> Json:
-    """Returns the account and the node selection of a pod."""
-    pod: Json = {
-        "serviceAccountName": config.service_account,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": USER_ID, "fsGroup": USER_ID},
-    }
-    if has_gpu:
-        pod["nodeSelector"] = {"cloud.google.com/gke-accelerator": config.accelerator}
-        pod["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    return pod
-
-
-def _scratch_volume(config: KubernetesConfig) -> Json:
-    return {"name": "scratch", "emptyDir": {"sizeLimit": f"{config.volume_gb}Gi"}}
-
-
 def _deployment_spec(config: KubernetesConfig, launch: Launch) -> Json:
     has_gpu = config.accelerator_count > 0
-    environment = {**launch.environment, **SCRATCH_ENV, "AIP_HTTP_PORT": str(PORT)}
-    environment["AIP_HEALTH_ROUTE"] = launch.health_route
+    environment = {**launch.environment, "AIP_HTTP_PORT": str(PORT), "AIP_HEALTH_ROUTE": launch.health_route}
+    if launch.engine != "eyas":  # deploy/gate.py reads it
+        environment["EYAS_DRAIN_S"] = str(config.drain_s)
     if launch.artifacts:
         environment["AIP_STORAGE_URI"] = launch.artifact_uri
     probe = http_probe({"path": launch.health_route, "port": "http"})
-    shared = _container(config, launch.name, has_gpu, environment)
     container = {
         "name": "engine",
         "image": launch.image,
-        "args": list(launch.arguments),
-        "env": shared["env"],
-        "envFrom": shared["envFrom"],
+        "args": _arguments(config, launch),
+        **build_container(config, launch.name, has_gpu, environment),
         "ports": [{"name": "http", "containerPort": PORT}],
-        "resources": shared["resources"],
-        "securityContext": shared["securityContext"],
         "startupProbe": {**probe, "failureThreshold": startup_attempts(config.startup_s)},
         "readinessProbe": {**probe, "failureThreshold": 1},
         # A busy engine answers late. It is restarted only when it accepts no connections any more.
         "livenessProbe": {"tcpSocket": {"port": "http"}, "periodSeconds": PROBE_PERIOD_S, "failureThreshold": 4},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "scratch", "mountPath": "/scratch"}],
+        # The Service still sends requests for a moment after the pod is told to end.
+        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_S}}},
     }
+    labels = app_labels(launch.name, "serving")
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     pod = {
-        **_pod(config, has_gpu),
-        "terminationGracePeriodSeconds": GRACE_PERIOD_S,
+        **build_pod(config, has_gpu),
+        "terminationGracePeriodSeconds": PRE_STOP_S + config.drain_s + EXIT_S,
+        "topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": dict(labels)}}],
         "containers": [container],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}, _scratch_volume(config)],
     }
+    # Without `replicas`: they belong to the autoscaler, also when the Deployment is applied again.
+    template = {"metadata": {"labels": dict(labels)}, "spec": pod}
+    return {"selector": {"matchLabels": labels}, "template": template}
+
+
+def _arguments(config: KubernetesConfig, launch: Launch) -> list[str]:
+    """Returns the arguments of the container. The user's own come last and win."""
+    if launch.engine != "eyas":
+        return list(launch.arguments)
+    verb, *rest = launch.arguments
+    # Kubernetes replaces $(NAME) by the variable from the Secret.
+    key = [] if config.metrics_key is None else [f"--metrics-key=$({config.metrics_key})"]
+    return [verb, "--drain-s", str(config.drain_s), *key, *rest]
+
+
+def _network_spec(config: KubernetesConfig, labels: Json) -> Json:
+    """Returns a policy: clients and scrapers reach the port; the engine reaches DNS, HTTPS and the metadata server."""
+    names = ["gmp-system", "gke-gmp-system", "monitoring", *config.client_namespaces]
+    by_name = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}
+    clients: list[Json] = [{"podSelector": {}}, {"namespaceSelector": {"matchExpressions": [by_name]}}]
     return {
-        # No replicas: the autoscaler owns that number, and `kubectl apply` must not reset it.
-        "selector": {"matchLabels": _labels(launch.name, "serving")},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-        "progressDeadlineSeconds": config.startup_s + 600,
-        "template": {"metadata": {"labels": _labels(launch.name, "serving")}, "spec": pod},
+        "podSelector": {"matchLabels": labels},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": clients, "ports": [{"protocol": "TCP", "port": "http"}]}],
+        "egress": [
+            {"ports": DNS_PORTS},
+            {"ports": [{"protocol": "TCP", "port": 443}]},  # buckets and the hub
+            {"to": [{"ipBlock": {"cidr": METADATA_SERVER}}]},
+        ],
     }
+
+
+def _scrape_endpoint(config: KubernetesConfig, launch: Launch) -> Json:
+    endpoint: Json = {"port": "http", "path": "/metrics", "interval": f"{SCRAPE_PERIOD_S}s"}
+    if config.metrics_key is not None:
+        secret = {"name": f"{launch.name}-secrets", "key": config.metrics_key}
+        credentials = {"secret": secret} if config.monitoring == "gmp" else secret
+        endpoint["authorization"] = {"type": "Bearer", "credentials": credentials}
+    return endpoint
 
 
 def _autoscaler_spec(config: KubernetesConfig, launch: Launch) -> Json:
@@ -159,94 +162,24 @@ def _autoscaler_spec(config: KubernetesConfig, launch: Launch) -> Json:
         "minReplicas": config.replicas[0],
         "maxReplicas": config.replicas[1],
         "metrics": [{"type": "Pods", "pods": {"metric": metric, "target": target}}],
-        # A new replica loads the model for minutes, so replicas are removed late.
-        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}},
+        "behavior": SCALE_DOWN,
     }
 
 
-# --- data stages -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class DataStages:
-    """The stages that run as Jobs.
-
-    Attributes:
-        name: The name of the recipe.
-        image: The image of eyas.
-        recipe: The text of the resolved recipe.
-        num_pods: Stage -> number of pods, in the order of the stages.
-        url: The URL of the server that `respond` calls (`respond.url`); None if it is not set.
-    """
-
-    name: str
-    image: str
-    recipe: str
-    num_pods: Mapping[str, int]
-    url: str | None
-
-
-def build_jobs(config: KubernetesConfig, stages: DataStages) -> dict[str, Json]:
-    """Returns file name -> object of jobs/, in the order in which they must be applied.
-
-    Raises:
-        UsageError: The recipe's name is not valid in a cluster, or respond.url is an address of the pod itself.
-    """
-    if not NAME.fullmatch(stages.name):
-        problem = f"The recipe's name {stages.name!r} is not a valid name for Jobs"
-        raise UsageError(problem, f"Set name to {NAME_RULE}")
-    if stages.url is not None and _is_loopback(stages.url):
-        problem = f"respond.url={stages.url!r} is the pod itself when `respond` runs in a Job"
-        raise UsageError(problem, "Use an address of the cluster, such as http://SERVICE.NAMESPACE/v1")
-    config_map = _object(config, "v1", "ConfigMap", f"{stages.name}-recipe", _labels(stages.name, "data"))
-    objects = {f"{JOBS}/0-recipe.yaml": config_map | {"data": {f"{stages.name}.toml": stages.recipe}}}
-    for number, stage in enumerate(stages.num_pods, 1):
-        objects[f"{JOBS}/{number}-{stage}.yaml"] = _build_job(config, stages, stage)
-    return objects
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified
-
-
-def _build_job(config: KubernetesConfig, stages: DataStages, stage: str) -> Json:
-    has_gpu, num_pods = config.accelerator_count > 0 and stage in GPU_STAGES, stages.num_pods[stage]
-    container = {
-        "name": stage,
-        "image": stages.image,
-        "args": [stage, f"{RECIPE_MOUNT}/{stages.name}.toml", "--out", f"{RUNS_MOUNT}/{stages.name}"],
-        **_container(config, stages.name, has_gpu, SCRATCH_ENV),
-        "volumeMounts": [
-            {"name": "runs", "mountPath": RUNS_MOUNT},
-            {"name": "recipe", "mountPath": RECIPE_MOUNT, "readOnly": True},
-            {"name": "scratch", "mountPath": "/scratch"},
-        ],
+def _scaled_object_spec(config: KubernetesConfig, launch: Launch) -> Json:
+    labels = f'namespace="{config.namespace}",pod=~"{launch.name}-[a-z0-9]+-[a-z0-9]+"'
+    trigger = {
+        "serverAddress": config.prometheus,
+        "query": f"sum({QUEUE_METRICS[launch.engine]}{{{labels}}})",
+        "threshold": str(config.target_waiting),
     }
-    volumes = [
-        {"name": "runs", "persistentVolumeClaim": {"claimName": config.volume_claim}},
-        {"name": "recipe", "configMap": {"name": f"{stages.name}-recipe"}},
-        _scratch_volume(config),
-    ]
-    pod = {**_pod(config, has_gpu), "restartPolicy": "Never", "containers": [container], "volumes": volumes}
-    wrong_input = {"containerName": stage, "operator": "In", "values": [2]}
-    labels = _labels(stages.name, "data")
-    spec = {
-        # Indexed: each pod gets JOB_COMPLETION_INDEX, which eyas reads. All run at once: they wait for each other.
-        "completionMode": "Indexed",
-        "completions": num_pods,
-        "parallelism": num_pods,
-        # A stage continues where it stopped, so it is retried; with wrong input (exit code 2) it would fail again.
-        "backoffLimitPerIndex": 4,
-        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": wrong_input}]},
-        "ttlSecondsAfterFinished": 7 * 24 * 3600,
-        "template": {"metadata": {"labels": labels}, "spec": pod},
+    return {
+        "scaleTargetRef": {"name": launch.name},
+        "minReplicaCount": config.replicas[0],
+        "maxReplicaCount": config.replicas[1],
+        "triggers": [{"type": "prometheus", "metricType": "AverageValue", "metadata": trigger}],
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": SCALE_DOWN}},
     }
-    return _object(config, "batch/v1", "Job", f"{stages.name}-{stage}", labels) | {"spec": spec}
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -255,19 +188,6 @@ def _build_job(config: KubernetesConfig, stages: DataStages, stage: str) -> Json
 def apply_command(directory: Path) -> str:
     """Returns the command that applies the objects of `build_serving`."""
     return f"kubectl apply -f {shlex.quote(str(directory / SERVING))}"
-
-
-def job_commands(objects: Mapping[str, Json], directory: Path) -> list[str]:
-    """Returns one command for each object of `build_jobs`; it applies the object and waits until a Job is complete."""
-    commands = []
-    for name, value in objects.items():
-        command = f"kubectl apply -f {shlex.quote(str(directory / name))}"
-        if value["kind"] == "Job":
-            metadata = value["metadata"]
-            wait = f"kubectl wait -n {metadata['namespace']} --for=condition=complete --timeout={JOB_WAIT_TIMEOUT}"
-            command += f" && {wait} job/{metadata['name']}"
-        commands.append(command)
-    return commands
 
 
 def write_manifests(objects: Mapping[str, Json], parents: Mapping[str, str], directory: Path) -> Provenance:

@@ -1,0 +1,51 @@
+"""Describes how a stage before the head starts in a container. The Jobs of Kubernetes and Vertex AI share it."""
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from eyas.base.errors import UsageError
+from eyas.deploy.launch import Json
+
+
+def needs_gpu(stage: str, url: str | None) -> bool:
+    """Returns True if a stage loads the target or trains. url: `respond.url`; with it, another server answers."""
+    return stage in ("capture", "train") or (stage == "respond" and url is None)
+
+
+def stage_command(stage: str, recipe: str, out: str, num_gpus: int, num_machines: int = 1) -> Json:
+    """Returns the fields `command` and `args` of a container that runs a stage.
+
+    Args:
+        stage: The name of the stage.
+        recipe: The path of the recipe in the container.
+        out: The run directory in the container.
+        num_gpus: The number of GPUs of a machine.
+        num_machines: The number of machines that train together. They read RANK, MASTER_ADDR and MASTER_PORT.
+    """
+    words = [stage, recipe, "--out", out]
+    if stage == "capture" and num_gpus > 1:
+        words += ["--device", "auto"]
+    if stage != "train" or max(num_gpus, num_machines) == 1:
+        return {"args": words}
+    launcher = ["torchrun", f"--nnodes={num_machines}", f"--nproc-per-node={max(1, num_gpus)}"]
+    if num_machines == 1:
+        return {"command": [*launcher, "--standalone", "--no-python", "eyas"], "args": words}
+    # A shell reads the variables, which differ from machine to machine. "$@" are the words.
+    address = '--node-rank="$RANK" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
+    return {"command": ["sh", "-c", f'exec {" ".join(launcher)} {address} --no-python eyas "$@"', "sh"], "args": words}
+
+
+def require_remote_url(url: str | None) -> None:
+    """Raises UsageError if `respond.url` is an address of the container itself."""
+    if url is not None and _is_loopback(url):
+        problem = f"respond.url={url!r} is the pod itself when `respond` runs in a Job"
+        raise UsageError(problem, "Use an address of the cluster, such as http://SERVICE.NAMESPACE/v1")
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
