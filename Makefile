@@ -28,9 +28,9 @@
 # make peers-privacy      Presidio, without a model
 # make peers-llamacpp     llama.cpp, built from the source in its Python package (cmake, a C++ compiler, half an hour)
 #
-# Containers (docker):
+# Containers (docker, or BUILDER=buildah):
 # make pin                writes the digests of the images into deploy/images.env (needs the internet)
-# make image-eyas TAG=REGISTRY/NAME:TAG      builds deploy/Dockerfile; also image-sglang and image-vllm
+# make image-eyas TAG=REGISTRY/NAME:TAG      builds deploy/Dockerfile; also image-eyas-gpu, image-sglang, image-vllm
 #
 # PYTHON=python3.12 sets the interpreter (3.11 or newer). PEERS=DIR sets the directory of the peers.
 
@@ -48,7 +48,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production prove-clients prove-plain peers-training \
-  peers-clients peers-privacy audit pin image-eyas image-sglang image-vllm clean
+  peers-clients peers-privacy audit pin image-eyas image-eyas-gpu image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
 help:
@@ -207,9 +207,17 @@ include deploy/images.env
 pin: $(EYAS)
 	@$(BIN)/python tools/pin_images.py
 
-image-eyas image-sglang image-vllm: image-%:
+DOCKERFILE_eyas := Dockerfile
+DOCKERFILE_eyas-gpu := Dockerfile.gpu
+DOCKERFILE_sglang := sglang/Dockerfile
+DOCKERFILE_vllm := vllm/Dockerfile
+
+# BUILDER=buildah builds without a daemon.
+BUILDER ?= docker
+
+image-eyas image-eyas-gpu image-sglang image-vllm: image-%:
 	@test -n "$(TAG)" || { echo "TAG is not set. Run: make $@ TAG=REGISTRY/NAME:TAG" >&2; exit 2; }
-	docker build -t "$(TAG)" -f deploy/$(filter-out eyas/,$*/)Dockerfile --build-arg BUILD_IMAGE="$(BUILD_IMAGE)" \
+	$(BUILDER) build -t "$(TAG)" -f deploy/$(DOCKERFILE_$*) --build-arg BUILD_IMAGE="$(BUILD_IMAGE)" \
 	  --build-arg PYTHON_IMAGE="$(PYTHON_IMAGE)" --build-arg SGLANG_IMAGE="$(SGLANG_IMAGE)" \
 	  --build-arg VLLM_IMAGE="$(VLLM_IMAGE)" .
 

@@ -18,6 +18,9 @@ FINAL = TEXT[TEXT.rindex("\nFROM ") :]
 PORT = "AIP_HTTP_PORT"
 
 
+GPU = (ROOT / "deploy" / "Dockerfile.gpu").read_text().replace("\\\n", " ")
+
+
 def instruction(name: str, among: str = FINAL) -> list[str]:
     """Returns the words of an instruction in JSON form. The last one counts, as in Docker."""
     return json.loads(re.findall(rf"^{name} .*?(\[.+\])$", among, re.MULTILINE)[-1])
@@ -54,3 +57,18 @@ def test_server_and_health_check_use_the_port_of_the_platform(tmp_path: Path, po
         assert server.stop(signal.SIGTERM) == 0
     finally:
         server.process.kill()
+
+
+def test_the_gpu_image_has_what_triton_and_the_stages_need():
+    build, final = GPU[: GPU.rindex("\nFROM ")], GPU[GPU.rindex("\nFROM ") :]
+    assert re.search(r"apt-get install [^&]*\bgcc\b[^&]*\blibc6-dev\b", final), "Triton compiles its launcher"
+    assert "--index-url" in build
+    assert "whl/cu" in build, "torch with CUDA"
+    extras = set(re.findall(r"pip install '\.\[([\w,]+)\]'", build)[0].split(","))
+    assert {"data", "gcs", "large"} <= extras, "prompts, gs:// and --device auto"
+    assert instruction("CMD", final) == ["serve", "--device", "cuda"]
+    for name in ("ENTRYPOINT", "HEALTHCHECK"):
+        assert instruction(name, final) == instruction(name), "as in the image for CPUs"
+    assert "USER 10001" in final
+    names = dict(re.findall(r"\b(\w+_(?:HOME|DIR))=(\S+)", final))
+    assert {names[name].split("/")[1] for name in ("XDG_CACHE_HOME", "TRITON_CACHE_DIR")} == {"tmp"}, "writable"

@@ -330,6 +330,35 @@ def test_manifests_of_all_recipes_validate(head, name):
         assert restricted_violations(pod) == []
 
 
+def test_other_engines_start_with_the_parsers_of_the_target(recipe, tmp_path):
+    """The embedded target writes calls as Hermes does; a recipe that names a parser itself keeps it."""
+    out = ["--out", str(tmp_path / "run")]
+    assert main(["export", str(recipe), *out]) == 0
+
+    def arguments(*words: str) -> tuple[str, ...]:
+        return build_run_launch(open_run(str(recipe), words, str(tmp_path / "run"), "cpu")).arguments
+
+    assert arguments("deploy.engine=vllm") == ("--enable-auto-tool-choice", "--tool-call-parser=hermes")
+    assert arguments("deploy.engine=sglang", "deploy.arguments=['--tp=2']") == ("--tool-call-parser=qwen25", "--tp=2")
+    own = ("--tool-call-parser=mine",)
+    assert arguments("deploy.engine=vllm", "deploy.arguments=['--tool-call-parser=mine']") == own
+    assert "parser" not in " ".join(arguments("deploy.engine=eyas"))
+
+
+def test_eyas_serves_on_one_gpu(head):
+    objects = every(head, KubernetesConfig(), engine="eyas")
+    (container,) = pods_of(objects)["serving/deployment.yaml"]["containers"]
+    arguments = container["args"]
+    assert arguments[arguments.index("--device") + 1] == "cuda"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    with pytest.raises(UsageError, match="accelerator_count is 4, but eyas serves on one GPU"):
+        every(head, KubernetesConfig(accelerator_count=4), engine="eyas")
+    (container,) = pods_of(every(head, KubernetesConfig(accelerator_count=0), engine="eyas"))[
+        "serving/deployment.yaml"
+    ]["containers"]
+    assert "--device" not in container["args"]
+
+
 def test_eyas_needs_no_gpu_and_other_engines_need_one(head):
     cpu = KubernetesConfig(accelerator_count=0)
     assert "nvidia" not in str(every(head, cpu, engine="eyas"))
@@ -438,7 +467,8 @@ def test_without_a_head_only_the_jobs_are_written(recipe, tmp_path, capsys):
     command = ["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), "deploy.engine=sglang"]
     assert main(command) == 0
     said = capsys.readouterr().err
-    assert "has no head to serve" in said
+    assert said.startswith("The run has no head yet. Only the Jobs that make one are written.")
+    assert "error" not in said
     assert len(run_printed(said, tmp_path)) == 5
     (tmp_path / "run" / "recipe.toml").write_text('[target]\nmodel = "embedded"\n')
     told = [one for one in examine(str(tmp_path / "run"), None) if "deploy" in one.problem]
@@ -447,8 +477,17 @@ def test_without_a_head_only_the_jobs_are_written(recipe, tmp_path, capsys):
     assert main([*command, "--upload"]) == 2
     assert main(["deploy", "vertex", *command[2:]]) == 2
     recipe.write_text(RECIPE.replace('head = "embedded"', "").replace("jobs_image", "# jobs_image"))
+    capsys.readouterr()
     assert main(command) == 2
-    assert "eyas export" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "has no head yet. Run `eyas run` with this recipe first, or set deploy.speculation=off" in said
+    assert main([*command, "deploy.speculation=off", "deploy.kubernetes.accelerator_count=1"]) == 0
+    deployment = yaml.safe_load(
+        (tmp_path / "run" / "deploy" / "kubernetes" / "serving" / "deployment.yaml").read_text()
+    )
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {"name": "EYAS_SPECULATION", "value": "off"} in container["env"]
+    assert [one.weight for one in examine(str(tmp_path / "run"), None) if "deploy" in one.problem] == ["ok"]
 
 
 def test_jobs_write_to_the_run_directory_of_their_recipe(recipe, tmp_path):

@@ -164,7 +164,7 @@ def test_a_missing_setting_is_an_error(head, config, vertex, deploy, said):
 @pytest.mark.parametrize(
     "wrong",
     [{"project": "My Project"}, {"location": "moon"}, {"replicas": (3, 1)}, {"replicas": (0, 1)}, {"inference_s": 3601},
-     {"target_busy": 0}, {"startup_s": 0}],
+     {"target_busy": 0}, {"startup_s": 0}, {"startup_s": 7201}],
 )  # fmt: skip
 def test_wrong_vertex_settings_are_rejected(wrong):
     with pytest.raises(UsageError, match=r"deploy\.vertex\."):
@@ -179,6 +179,31 @@ def test_wrong_vertex_settings_are_rejected(wrong):
 def test_wrong_deploy_settings_are_rejected(wrong):
     with pytest.raises(UsageError, match=r"deploy\."):
         DeployConfig(**wrong)
+
+
+@pytest.mark.parametrize("engine", ["eyas", "vllm", "sglang"])
+def test_replicas_follow_waiting_requests_where_the_engine_counts_them(head, engine):
+    config = VertexConfig(project="my-project", target_waiting=3, target_busy=70)
+    deployed = build_requests(config, launch(head, engine=engine))[DEPLOYMENT]["deployedModel"]
+    (spec,) = deployed["dedicatedResources"]["autoscalingMetricSpecs"]
+    waiting = {"metricName": "prometheus.googleapis.com/vertex_vllm_num_requests_waiting", "target": 3}
+    busy = {"metricName": "aiplatform.googleapis.com/prediction/online/accelerator/duty_cycle", "target": 70}
+    assert spec == (busy if engine == "sglang" else waiting)
+
+
+def test_the_status_names_the_addresses_of_the_dedicated_host(head, config, api, bucket):
+    told = apply(config, launch(head))
+    root = f"https://7.prediction.example/v1/{PARENT}/endpoints/scout"
+    assert (told["predict"], told["stream"]) == (f"{root}:rawPredict", f"{root}:streamRawPredict")
+    other = dataclasses.replace(config, invoke_routes=True)
+    told = apply(other, launch(head))
+    assert told["base_url"] == f"{root}/invoke/v1"
+    assert "predict" not in told
+    sent = [body for _, path, body in api.requests if path.endswith("models:upload")]
+    assert [sorted(body["model"]["containerSpec"].keys() & {"predictRoute", "invokeRoutePrefix"}) for body in sent] == [
+        ["predictRoute"], ["invokeRoutePrefix"],
+    ]  # fmt: skip
+    assert len(api.models) == 2, "the container changed"
 
 
 # --- apply, status, delete------------------------------------------------------------------------------------------
@@ -238,7 +263,8 @@ def test_a_local_target_is_uploaded_with_the_head(head, config, api, bucket, tmp
     assert spec["predictRoute"] == "/predict"
     resources = api.body(":deployModel")["deployedModel"]["dedicatedResources"]
     assert resources["machineSpec"] == {"machineType": "n2-standard-8"}
-    assert "cpu/utilization" in resources["autoscalingMetricSpecs"][0]["metricName"]
+    metric = {"metricName": "prometheus.googleapis.com/vertex_vllm_num_requests_waiting", "target": 8}
+    assert resources["autoscalingMetricSpecs"] == [metric]
 
 
 def test_status_at_each_stage_and_deletion(head, config, api, bucket):

@@ -116,6 +116,11 @@ class _Handler(BaseHTTPRequestHandler):
         if "/operations/" in path:
             return (200, store.look(path)) if path in store.operations else (404, "no such operation")
         if found := re.fullmatch(rf"{PARENT}/models:upload", path):
+            spec = body["model"]["containerSpec"]
+            if {"predictRoute", "invokeRoutePrefix"} <= set(spec) or spec.get("invokeRoutePrefix", "/*") != "/*":
+                return 400, "only one of predict_route or invoke_route_prefix can be set"
+            if float(spec.get("deploymentTimeout", "0s")[:-1]) > 7200:
+                return 400, "the limit of deployment_timeout is 2 hours"
             return self._make(store.models, "upload", f"{found[1]}/models/{body['modelId']}", body["model"])
         if re.fullmatch(rf"{PARENT}/models", path):
             pairs = re.findall(r'labels\.([\w-]+)="([^"]*)"', query.get("filter", ""))

@@ -8,12 +8,15 @@ from typing import Any
 
 from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
-from eyas.base.provenance import require_finished
+from eyas.base.provenance import has_provenance, require_finished
 from eyas.deploy import kubernetes, kubernetes_jobs, vertex_deployment
+from eyas.deploy.engine_parsers import parser_arguments
 from eyas.deploy.launch import Launch, ServedModel, build_launch, upload_artifacts
 from eyas.formats.head_dir import CONFIG_FILE, digest_head
-from eyas.model.target_dir import EMBEDDED, resolve_target
+from eyas.model.target_dir import EMBEDDED, load_hub_tokenizer, resolve_target
 from eyas.recipe import Recipe, Run, open_run
+
+ADDRESSES = ("endpoint", "base_url", "predict", "stream", "model")
 
 
 def run_verb(parsed: argparse.Namespace) -> int:
@@ -39,29 +42,41 @@ def run_verb(parsed: argparse.Namespace) -> int:
 
 def build_run_launch(run: Run) -> Launch:
     """Returns the settings of the container that serves a run's head. Raises InputError if it is missing."""
-    model = run.recipe.target.model
+    config, model = run.recipe.deploy, run.recipe.target.model
     # A container downloads a hub id or a URL itself; a target on this machine is uploaded with the head.
     is_local = model == EMBEDDED or Path(model).is_dir()
-    head = _head_directory(run)
-    served = ServedModel(run.recipe.name, resolve_target(model) if is_local else model, head, digest_head(head))
-    return build_launch(run.recipe.deploy, served)
+    head = None if config.speculation == "off" else _head_directory(run)
+    digest = None if head is None else digest_head(head)
+    target = resolve_target(model) if is_local else model
+    return build_launch(config, ServedModel(run.recipe.name, target, head, digest, _choose_parsers(run, target)))
+
+
+def _choose_parsers(run: Run, target: str | Path) -> tuple[str, ...]:
+    """Returns the arguments for the parsers of tool calls and reasoning, unless deploy.arguments chooses them."""
+    config = run.recipe.deploy
+    if config.engine == "eyas" or any("-parser" in word for word in config.arguments):
+        return ()
+    try:
+        return parser_arguments(config.engine, load_hub_tokenizer(target))
+    except InputError as error:
+        _log(f"eyas: {config.engine} starts without parsers of tool calls and reasoning. {error}")
+        return ()
 
 
 def write_manifests(run: Run, platform: str) -> Path:
     """Writes the deployment files of a platform and returns their directory. Raises UsageError if keys are missing."""
-    recipe, out = run.recipe, run.out / "deploy" / platform
+    config, out = run.recipe.deploy, run.out / "deploy" / platform
     if platform == "vertex":
-        vertex_deployment.write_requests(recipe.deploy.vertex, build_run_launch(run), out)
+        vertex_deployment.write_requests(config.vertex, build_run_launch(run), out)
         return out
-    serving, parents = {}, {}
-    try:
-        launch = build_run_launch(run)
-        serving, parents = kubernetes.build_serving(recipe.deploy.kubernetes, launch), {"head": launch.head_digest}
-    except InputError as error:
-        if recipe.deploy.jobs_image is None:
-            raise
-        _log(f"eyas: only the Jobs of the data stages are written, because the run has no head to serve. {error}")
-    kubernetes.write_manifests(serving | build_jobs(recipe), parents, out)
+    launch = build_run_launch(run) if config.jobs_image is None or _has_head(run) else None
+    jobs = build_jobs(run.recipe)
+    if launch is None:
+        _log("The run has no head yet. Only the Jobs that make one are written. Deploy again when it is trained.")
+        kubernetes.write_manifests(jobs, {}, out)
+    else:
+        serving = kubernetes.build_serving(config.kubernetes, launch)
+        kubernetes.write_manifests(serving | jobs, launch.parents, out)
     return out
 
 
@@ -84,9 +99,17 @@ def build_jobs(recipe: Recipe) -> dict[str, kubernetes.Json]:
     return kubernetes_jobs.build_jobs(recipe.deploy.kubernetes, stages)
 
 
+def _has_head(run: Run) -> bool:
+    """Returns True if the run has what the container loads: a trained head, one that is named, or none to load."""
+    return run.recipe.deploy.speculation == "off" or not run.trains_head or has_provenance(run.directory("train"))
+
+
 def _head_directory(run: Run) -> Path:
     """Returns the head directory that deploy.engine loads: the head for eyas, its export for another engine."""
     engine = run.recipe.deploy.engine
+    if not _has_head(run):
+        fix = "Run `eyas run` with this recipe first, or set deploy.speculation=off to serve the target alone"
+        raise InputError(f"The run {run.out} has no head yet", fix)
     if engine == "eyas":
         return run.head_directory
     exported = run.directory("export")
@@ -131,7 +154,7 @@ def _call_vertex(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
 def _format_state(state: dict[str, Any]) -> str:
     """Returns the state of a Vertex AI deployment as lines for a terminal."""
     lines = [state["state"]]
-    lines += [f"{key}: {state[key]}" for key in ("endpoint", "dns", "model") if state[key] is not None]
+    lines += [f"{key}: {state[key]}" for key in ADDRESSES if state.get(key) is not None]
     for model in state["deployed"]:
         low, high = model["replicas"]
         other = "" if model["is_wanted"] else ", from another recipe"

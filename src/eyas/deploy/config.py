@@ -36,8 +36,11 @@ class VertexConfig:
         accelerator_count: The number of GPUs of a replica; 0 uses a CPU.
         spot: Uses spot machines, which are cheaper and may be stopped at any time.
         replicas: The minimum and the maximum number of replicas.
-        target_busy: The use of the accelerator (or CPU) in percent above which one more replica starts.
-        startup_s: The time limit for loading the model, in seconds.
+        target_waiting: The number of waiting requests of a replica above which one more starts (eyas and vLLM).
+        target_busy: The use of the GPU (or CPU) in percent above which one more replica starts (SGLang).
+        invoke_routes: Makes all routes of the container reachable below .../invoke, for OpenAI clients. Predict,
+            rawPredict and streamRawPredict then do not work.
+        startup_s: The time limit for loading the model in seconds, at most 7200.
         inference_s: The time limit of an answer in seconds, at most 3600.
         shared_memory_mb: The size of /dev/shm in megabytes, for tensors between processes.
         api_endpoint: The address of the Vertex AI API; by default the address for `deploy.vertex.location`.
@@ -51,7 +54,9 @@ class VertexConfig:
     accelerator_count: int = 1
     spot: bool = False
     replicas: tuple[int, int] = (1, 1)
+    target_waiting: int = 8
     target_busy: int = 60
+    invoke_routes: bool = False
     startup_s: int = 7200
     inference_s: int = 600
     shared_memory_mb: int = 16384
@@ -64,7 +69,8 @@ class VertexConfig:
         _require(is_project, f"{table}.project={self.project!r} is not a project id", "Use the id, not the title")
         is_region = REGION.fullmatch(self.location)
         _require(is_region, f"{table}.location={self.location!r} is not a region", "Use one such as us-central1")
-        require_range(f"{table}.startup_s", self.startup_s, 1)
+        require_range(f"{table}.startup_s", self.startup_s, 1, 7200)
+        require_range(f"{table}.target_waiting", self.target_waiting, 1)
         require_range(f"{table}.shared_memory_mb", self.shared_memory_mb, 1)
         require_range(f"{table}.accelerator_count", self.accelerator_count, 0)
         require_range(f"{table}.inference_s", self.inference_s, 1, 3600)
@@ -141,7 +147,8 @@ class DeployConfig:
     """The recipe keys `deploy.*`: the container and how it is started.
 
     Attributes:
-        engine: The engine in the container: eyas (CPU), SGLang or vLLM, each in the image that deploy/ builds.
+        engine: The engine in the container: eyas (a CPU or one GPU), SGLang or vLLM, each in the image that deploy/
+            builds.
         image: The engine's image in your registry, with a tag or a digest.
         jobs_image: The image of eyas in your registry, for the data stages.
         name: The name of the endpoint, the Service and the model; by default the name of the recipe.

@@ -45,8 +45,7 @@ DNS_PORTS = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
 
 
 def build_serving(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
-    """Returns file name -> object of serving/. Raises UsageError if the engine needs a GPU and the recipe has none."""
-    launch.require_accelerator("kubernetes", config.accelerator_count)
+    """Returns file name -> object of serving/. Raises UsageError if the engine cannot run on the recipe's GPUs."""
 
     def labels() -> dict[str, str]:  # a new one each time: YAML would write a repeated one as an alias
         return app_labels(launch.name, "serving")
@@ -119,9 +118,10 @@ def _deployment_spec(config: KubernetesConfig, launch: Launch) -> Json:
 
 def _arguments(config: KubernetesConfig, launch: Launch) -> list[str]:
     """Returns the arguments of the container. The user's own come last and win."""
+    arguments = launch.build_arguments("kubernetes", config.accelerator_count)
     if launch.engine != "eyas":
-        return list(launch.arguments)
-    verb, *rest = launch.arguments
+        return list(arguments)
+    verb, *rest = arguments
     # Kubernetes replaces $(NAME) by the variable from the Secret.
     key = [] if config.metrics_key is None else [f"--metrics-key=$({config.metrics_key})"]
     return [verb, "--drain-s", str(config.drain_s), *key, *rest]

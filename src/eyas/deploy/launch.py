@@ -44,14 +44,16 @@ class ServedModel:
     Attributes:
         recipe: The name of the recipe.
         target: The target: a hub id or URL as text, or a local directory as a Path.
-        head: The head directory.
+        head: The head directory; None to serve the target alone.
         head_digest: The digest of the head.
+        parsers: The arguments that choose the engine's parsers of tool calls and reasoning.
     """
 
     recipe: str
     target: str | Path
-    head: Path
-    head_digest: str
+    head: Path | None
+    head_digest: str | None
+    parsers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Launch:
         environment: The environment variables of the container.
         artifact_uri: The URL of the directory in the bucket that holds the artifacts.
         artifacts: Name below `artifact_uri` -> local directory to upload.
-        head_digest: The digest of the head.
+        head_digest: The digest of the head; None without a head.
     """
 
     name: str
@@ -76,7 +78,7 @@ class Launch:
     environment: Mapping[str, str]
     artifact_uri: str
     artifacts: Mapping[str, Path]
-    head_digest: str
+    head_digest: str | None
 
     @property
     def health_route(self) -> str:
@@ -91,17 +93,33 @@ class Launch:
     @property
     def labels(self) -> dict[str, str]:
         """The labels of every cloud resource of this launch."""
-        return {**OWNER_LABELS, "eyas_name": self.name, "eyas_head": _short(self.head_digest, 16)}
+        return {**OWNER_LABELS, "eyas_name": self.name, "eyas_head": _short(self.head_digest or "none", 16)}
+
+    @property
+    def parents(self) -> dict[str, str]:
+        """The digest of the head, for provenance.json; {} without a head."""
+        return {} if self.head_digest is None else {"head": self.head_digest}
 
     def version_name(self, value: Json, digits: int) -> str:
         """Returns the name followed by the first digits of the digest of `value`."""
         return f"{self.name}-{_short(digest_json(value), digits)}"
 
-    def require_accelerator(self, platform: str, count: int) -> None:
-        """Raises UsageError if the engine needs a GPU and the recipe gives it none."""
-        if self.engine != "eyas" and count == 0:
-            problem = f"deploy.{platform}.accelerator_count is 0, but {self.engine} needs a GPU"
-            raise UsageError(problem, 'Raise it, or set deploy.engine="eyas"')
+    def build_arguments(self, platform: str, num_gpus: int) -> tuple[str, ...]:
+        """Returns the arguments of the container on machines with this number of GPUs.
+
+        Raises:
+            UsageError: SGLang and vLLM need a GPU, and eyas serves on one GPU.
+        """
+        key = f"deploy.{platform}.accelerator_count is {num_gpus}"
+        if self.engine != "eyas":
+            if num_gpus == 0:
+                raise UsageError(f"{key}, but {self.engine} needs a GPU", 'Raise it, or set deploy.engine="eyas"')
+            return self.arguments
+        if num_gpus > 1:
+            raise UsageError(f"{key}, but eyas serves on one GPU", "Set it to 1, or choose SGLang or vLLM")
+        verb, *rest = self.arguments
+        # With the device named, a machine whose driver is missing fails instead of serving slowly.
+        return (verb, "--device", "cuda", *rest) if num_gpus == 1 else self.arguments
 
 
 def build_launch(config: DeployConfig, model: ServedModel) -> Launch:
@@ -115,8 +133,8 @@ def build_launch(config: DeployConfig, model: ServedModel) -> Launch:
     if config.storage is None:
         raise UsageError("The recipe has no deploy.storage", "Set it to a bucket, such as gs://BUCKET/PREFIX")
     target = config.target or model.target
-    artifacts = {"head": model.head} if config.speculation != "off" else {}
-    digests = {"head": model.head_digest}
+    artifacts = {} if model.head is None else {"head": model.head}
+    digests = {"head": model.head_digest or "none"}
     if isinstance(target, Path):
         artifacts["target"] = target
         digests["target"] = digest_directory(target)
@@ -125,7 +143,7 @@ def build_launch(config: DeployConfig, model: ServedModel) -> Launch:
         name=name,
         engine=config.engine,
         image=config.image,
-        arguments=_build_arguments(config, name, remote_target),
+        arguments=_build_arguments(config, model, name, remote_target),
         environment={} if config.engine == "eyas" else _build_environment(config, name, remote_target),
         artifact_uri=f"{config.storage.rstrip('/')}/{name}/{_short(digest_json(digests), 16)}",
         artifacts=artifacts,
@@ -137,13 +155,13 @@ def _short(digest: str, digits: int) -> str:
     return digest.removeprefix("sha256:")[:digits]
 
 
-def _build_arguments(config: DeployConfig, name: str, target: str | None) -> tuple[str, ...]:
+def _build_arguments(config: DeployConfig, model: ServedModel, name: str, target: str | None) -> tuple[str, ...]:
     """Returns the engine's arguments. target: None if the target is one of the uploaded artifacts."""
     if config.engine != "eyas":
-        return config.arguments
+        return (*model.parsers, *config.arguments)
     arguments = ["serve", "--no-compile", "--served-name", name]
     arguments += [] if target is None else ["--target", target]
-    arguments += ["--no-head"] if config.speculation == "off" else []
+    arguments += ["--no-head"] if model.head is None else []
     return (*arguments, *config.arguments)
 
 

@@ -29,6 +29,8 @@ from eyas.deploy.vertex_client import RetryPolicy, VertexClient
 MODEL, ENDPOINT, DEPLOYMENT = "model.json", "endpoint.json", "deployment.json"
 DIGEST_CHARS = 12  # characters of the digest in a model id
 METRIC_PREFIX = "aiplatform.googleapis.com/prediction/online/"
+WAITING_METRIC = "prometheus.googleapis.com/vertex_vllm_num_requests_waiting"
+"""Vertex AI reads /metrics of the container and renames `vllm:` to `vertex_vllm_`. SGLang has no such series."""
 
 Log = Callable[[str], None]
 
@@ -36,15 +38,14 @@ Log = Callable[[str], None]
 
 
 def build_requests(config: VertexConfig, launch: Launch) -> dict[str, Json]:
-    """Returns file name -> request. Raises UsageError without a project, or if the engine needs a GPU and has none."""
+    """Returns file name -> request. Raises UsageError without a project, or if the GPUs do not fit the engine."""
     if config.project is None:
         raise UsageError("The recipe has no deploy.vertex.project", "Set it to the id of a Google Cloud project")
-    launch.require_accelerator("vertex", config.accelerator_count)
     parent = f"projects/{config.project}/locations/{config.location}"
     model = _build_model(config, launch)
     model_id = launch.version_name(model, DIGEST_CHARS)
     account = {} if config.service_account is None else {"serviceAccount": config.service_account}
-    resources = _build_resources(config)
+    resources = _build_resources(config, launch.engine)
     deployed = {"model": f"{parent}/models/{model_id}", "dedicatedResources": resources, **account}
     # A deployed model keeps its name while only its replicas change.
     fixed = {**deployed, "dedicatedResources": resources["machineSpec"], "spot": config.spot}
@@ -74,11 +75,11 @@ def _build_model(config: VertexConfig, launch: Launch) -> Json:
         **({"artifactUri": launch.artifact_uri} if launch.artifacts else {}),
         "containerSpec": {
             "imageUri": launch.image,
-            "args": list(launch.arguments),
+            "args": list(launch.build_arguments("vertex", config.accelerator_count)),
             "env": [{"name": name, "value": value} for name, value in sorted(launch.environment.items())],
             "ports": [{"containerPort": PORT}],
             "healthRoute": launch.health_route,
-            "predictRoute": launch.predict_route,
+            **({"invokeRoutePrefix": "/*"} if config.invoke_routes else {"predictRoute": launch.predict_route}),
             "deploymentTimeout": f"{config.startup_s}s",
             "sharedMemorySizeMb": str(config.shared_memory_mb),
             "startupProbe": {**probe, "failureThreshold": startup_attempts(config.startup_s)},
@@ -87,25 +88,29 @@ def _build_model(config: VertexConfig, launch: Launch) -> Json:
     }
 
 
-def _build_resources(config: VertexConfig) -> Json:
+def _build_resources(config: VertexConfig, engine: str) -> Json:
     machine: Json = {"machineType": config.machine_type}
     metric = f"{METRIC_PREFIX}cpu/utilization"
     if config.accelerator_count > 0:
         machine |= {"acceleratorType": config.accelerator_type, "acceleratorCount": config.accelerator_count}
         metric = f"{METRIC_PREFIX}accelerator/duty_cycle"
+    # A GPU that decodes is always busy, so waiting requests are the better signal.
+    has_waiting = engine != "sglang"
+    scaling = {"metricName": metric, "target": config.target_busy}
+    scaling = {"metricName": WAITING_METRIC, "target": config.target_waiting} if has_waiting else scaling
     return {
         "machineSpec": machine,
         "minReplicaCount": config.replicas[0],
         "maxReplicaCount": config.replicas[1],
-        "autoscalingMetricSpecs": [{"metricName": metric, "target": config.target_busy}],
+        "autoscalingMetricSpecs": [scaling],
         "spot": config.spot,
     }
 
 
 def write_requests(config: VertexConfig, launch: Launch, directory: Path) -> Provenance:
-    """Writes the requests as JSON files. Raises UsageError if deploy.vertex.project or a needed GPU is not set."""
+    """Writes the requests as JSON files. Raises UsageError without deploy.vertex.project, or with wrong GPUs."""
     requests = build_requests(config, launch)
-    return write_objects(directory, "vertex", requests, {"head": launch.head_digest}, to_json)
+    return write_objects(directory, "vertex", requests, launch.parents, to_json)
 
 
 # --- sending the requests --------------------------------------------------------------------------------------------
@@ -204,11 +209,13 @@ def status(config: VertexConfig, launch: Launch, retry_policy: RetryPolicy | Non
     models = [] if endpoint is None else list(endpoint.deployed_models)
     state = "absent" if model is None else "model"
     state = state if endpoint is None else "endpoint"
+    dns = None if endpoint is None else endpoint.dedicated_endpoint_dns or None
     return {
         "state": "serving" if any(map(desired.is_wanted, models)) else state,
         "model": desired.deployed["model"] if model is not None else None,
         "endpoint": desired.endpoint if endpoint is not None else None,
-        "dns": None if endpoint is None else endpoint.dedicated_endpoint_dns or None,
+        "dns": dns,
+        **_build_urls(config, desired.endpoint, dns),
         "deployed": [
             {
                 "id": deployed.id,
@@ -224,6 +231,19 @@ def status(config: VertexConfig, launch: Launch, retry_policy: RetryPolicy | Non
             for deployed in models
         ],
     }
+
+
+def _build_urls(config: VertexConfig, endpoint: str, dns: str | None) -> Json:
+    """Returns the addresses of an endpoint. Only its own host (dns) answers, not that of the API.
+
+    base_url: for OpenAI clients, with all routes of the container. predict, stream: take one body of an OpenAI route.
+    """
+    if dns is None:
+        return {}
+    root = f"https://{dns}/v1/{endpoint}"
+    if config.invoke_routes:
+        return {"base_url": f"{root}/invoke/v1"}
+    return {"predict": f"{root}:rawPredict", "stream": f"{root}:streamRawPredict"}
 
 
 def delete(config: VertexConfig, launch: Launch, log: Log, retry_policy: RetryPolicy | None = None) -> Json:

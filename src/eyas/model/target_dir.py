@@ -151,6 +151,17 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(directory, **LOCAL_FILES)
 
 
+def load_hub_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
+    """Loads the tokenizer of a directory or a hub id, without its weights. Raises InputError if it is not available."""
+    if isinstance(name, Path):
+        return load_tokenizer(name)
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # the hub client raises many unrelated classes, all meaning "not available"
+        problem = f"The tokenizer of {name} is not available ({type(error).__name__})"
+        raise InputError(problem, "Check the name and the connection") from error
+
+
 def read_num_layers(name: str | Path) -> int:
     """Returns the number of layers of a target. Reads no weights. Raises InputError if files are missing."""
     directory = resolve_target(name)
