@@ -274,7 +274,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         "minLength",
     ),
     "no json": (lambda v: Grammar.json_schema(v, "{"), "line 1"),
-    "no schema": (lambda v: Grammar.json_schema(v, "3"), "schema must be an object or boolean"),
+    "no schema": (lambda v: Grammar.json_schema(v, "3"), "Expecting object schema"),
     "regex": (lambda v: Grammar.regex(v, "a("), "unclosed group"),
     "look-ahead": (lambda v: Grammar.regex(v, "(?=a)b"), "look-around"),
 }

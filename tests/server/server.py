@@ -17,7 +17,7 @@ from eyas.engine.async_engine import AsyncEngine
 from eyas.engine.engine import Engine
 from eyas.model.target import Target
 from eyas.server.routes import Api, ApiOptions
-from eyas.server.server import bind, server_url
+from eyas.server.server import TimedProtocol, bind, server_url
 from eyas.server.vertex import VertexConfig
 from eyas.tree.shape import TreeShape
 
@@ -69,7 +69,7 @@ def serving(
     api = Api(async_engine, options)
     api.phase = "ready"
     config = uvicorn.Config(
-        api.build_app(), http="h11", ws="none", lifespan="off", log_config=None, log_level="warning"
+        api.build_app(), http=TimedProtocol, ws="none", lifespan="off", log_config=None, log_level="warning"
     )
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)

@@ -357,3 +357,51 @@ def test_parts_roles_and_history(http):
     text = "<|begin|><|system|>be brief<|end|><|user|>hello there<|end|><|assistant|>hi<|end|><|user|>go on<|end|>"
     expected = tiny_tokenizer().encode(text + "<|assistant|>", add_special_tokens=False)
     assert ids_of([*history, answer, {"role": "user", "content": "go on"}]) == expected
+
+
+def test_special_tokens_in_texts(client):
+    (user,) = tiny_tokenizer().encode("<|user|>", add_special_tokens=False)
+    asked = {"model": MODEL, "prompt": "hi", "max_tokens": 2, "logit_bias": {str(user): 100}}
+    shown = client.completions.create(**asked, extra_body={"skip_special_tokens": False})
+    assert shown.choices[0].text == "<|user|><|user|>"
+    assert client.completions.create(**asked).choices[0].text == ""
+
+
+@pytest.mark.parametrize("speculation", ["off", "max"])
+def test_min_tokens(client, speculation):
+    (end,) = tiny_tokenizer().encode("<|end|>", add_special_tokens=False)
+    asked = {"model": MODEL, "prompt": "hi", "max_tokens": 20, "logit_bias": {str(end): 100}}
+    extra = {"speculation": speculation, "return_token_ids": True}
+    for more in ({}, {"stop_token_ids": [end], "ignore_eos": True}):
+        reply = client.completions.create(**asked, extra_body={**extra, **more, "min_tokens": 7})
+        (choice,) = reply.choices
+        assert choice.token_ids.index(end) == 7
+        assert (len(choice.token_ids), choice.finish_reason) == (8, "stop")
+
+
+def test_min_tokens_change_nothing_else(client):
+    asked = {"model": MODEL, "prompt": "once", "max_tokens": 40, "seed": 5}
+    for speculation in ("off", "max"):
+        plain, ruled = (
+            client.completions.create(
+                **asked, extra_body={"speculation": speculation, "return_token_ids": True, **more}
+            )
+            for more in ({"stop_token_ids": [], "ignore_eos": True}, {"min_tokens": 1, "ignore_eos": True})
+        )
+        assert ruled.choices[0].token_ids == plain.choices[0].token_ids
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("max_tokens", [0, 4])
+def test_echo(client, stream, max_tokens):
+    ids = tiny_tokenizer().encode("upon", add_special_tokens=False)
+    asked = {"model": MODEL, "max_tokens": max_tokens, "temperature": 0, "n": 2}
+    for prompt, shown in ((["once", "twice"], ["once", "twice"]), ([ids], ["upon"])):
+        plain = [choice.text for choice in client.completions.create(**asked, prompt=prompt).choices]
+        assert max_tokens or not any(plain)
+        reply = client.completions.create(**asked, prompt=prompt, echo=True, stream=stream)
+        texts = [""] * 2 * len(prompt)
+        for part in reply if stream else [reply]:
+            for choice in part.choices:
+                texts[choice.index] += choice.text
+        assert texts == [shown[index // 2] + text for index, text in enumerate(plain)]

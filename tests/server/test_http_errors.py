@@ -77,7 +77,7 @@ WRONG = {
     "frequency_penalty": [-2.1],
     "n": [0, 129, 1.5],
     "seed": [2**63, 0.5, "1"],
-    "max_tokens": [0, -1, 2.5, 10**400],
+    "max_tokens": [-1, 2.5, 10**400],
     "stop": ["", ["a"] * 17, [""], [1], 3],
     "stop_token_ids": [[-1], ["a"], 5, [288]],
     "logit_bias": [{"a": 1}, {"5": 101}, {"288": 1}, [5], {"-1": 1}],
@@ -95,7 +95,7 @@ WRONG = {
 }
 WRONG_CHAT = {
     "messages": [[], "hi", [{}], [{"role": "user"}], [{"role": "robot", "content": "x"}], [{"role": "assistant"}]],
-    "max_completion_tokens": [0],
+    "max_completion_tokens": [-1],
     "logprobs": [1, "yes"],
     "top_logprobs": [3, -1, 21],
     "tools": [[{"type": "x"}], {}],
@@ -105,7 +105,7 @@ WRONG_CHAT = {
 WRONG_COMPLETION = {
     "prompt": [[], [[]], None, 5, [1, "a"], ["a", [1]], {}, [-1], [[288]], ["x"] * 129, [1.5]],
     "logprobs": [-1, 21, True],
-    "echo": [True],
+    "echo": ["yes"],
     "suffix": ["x"],
     "best_of": [2],
 }
@@ -140,7 +140,7 @@ def test_parameters_without_an_effect_are_accepted(http):
     reply = chat(http, **IGNORED, **IGNORED_CHAT, messages=messages, temperature=0)
     assert (reply.status_code, reply.json()["choices"]) == (200, plain)
     assert completion(http, **IGNORED, suffix="").status_code == 200
-    for name, value in {"functions": [{"name": "f"}], "modalities": ["audio"], "skip_special_tokens": False}.items():
+    for name, value in {"functions": [{"name": "f"}], "modalities": ["audio"]}.items():
         assert error_of(chat(http, **{name: value}), 400)["param"].split(".")[0] == name
     history = [*HELLO, {"role": "assistant", "content": "Yes?", "tool_calls": []}, *HELLO]
     assert chat(http, messages=history).status_code == 200
@@ -255,6 +255,7 @@ def test_unknown_paths_and_methods(http):
     assert error_of(reply, 405)["code"] == "method_not_allowed"
     assert reply.headers["allow"] == "POST"
     assert http.get("/docs").status_code == 404
+    assert "Anthropic" in error_of(http.post("/v1/messages", json={}), 404)["message"]
 
 
 def test_openais_client_raises_its_own_exceptions(client):

@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import threading
+import time
 
 import httpx
 import openai
@@ -77,15 +78,39 @@ def test_a_full_queue_says_when_to_retry(server_of_two):
     assert client.completions.create(model=MODEL, prompt="hi", max_tokens=1).choices[0].text is not None
 
 
-def test_a_call_with_more_requests_than_the_limit_is_cancelled(server_of_two):
+def test_a_call_with_more_requests_than_the_limit_is_refused(server_of_two):
     async_engine = server_of_two.api.async_engine
-    reply = httpx.post(f"{server_of_two.url}/v1/completions", json={**LONG, "n": 4})
-    assert reply.status_code == 429
+    error = error_of(httpx.post(f"{server_of_two.url}/v1/completions", json={**LONG, "n": 4}), 400)
     limits = "this server runs at most 3 (--slots 2 + --max-waiting 1)"
-    expected = f"n=4 needs 4 sequences, but {limits}. Lower n or raise the limits."
-    assert reply.json()["error"]["message"] == expected
-    wait_until(lambda: async_engine.stats().running + async_engine.stats().waiting == 0)
-    assert async_engine.stats().counters.finished == {"cancelled": 3}
+    assert error["message"] == f"n=4 needs 4 sequences, but {limits}. Lower n."
+    assert error["param"] == "n"
+    assert async_engine.stats().counters.finished == {}
+
+
+# --- connections -----------------------------------------------------------------------------------------------------
+
+
+def test_slow_headers_close_the_connection(server_of_two, monkeypatch):
+    monkeypatch.setattr("eyas.server.server.HEADER_TIMEOUT_S", 0.3)
+    host, port = server_of_two.url.removeprefix("http://").split(":")
+    whole = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(whole[:20])
+        assert connection.recv(100) == b""
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(whole)
+        reply = b""
+        while not reply.endswith(b"}"):
+            reply += connection.recv(1000)
+        assert reply.startswith(b"HTTP/1.1 200")
+        time.sleep(0.5)  # between requests, a connection may stay open
+        connection.sendall(whole[:20])
+        assert connection.recv(100) == b""
+
+
+def test_a_long_answer_outlasts_the_header_timeout(server_of_two, monkeypatch):
+    monkeypatch.setattr("eyas.server.server.HEADER_TIMEOUT_S", 0.01)
+    assert httpx.post(f"{server_of_two.url}/v1/completions", json=LONG).status_code == 200
 
 
 # --- shutdown and failure --------------------------------------------------------------------------------------------

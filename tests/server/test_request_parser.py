@@ -8,7 +8,8 @@ from pydantic import TypeAdapter
 from tests.tiny import tiny_tokenizer
 
 from eyas.server.http_errors import ApiError
-from eyas.server.openai_requests import ChatRequest, Messages, Tool
+from eyas.server.openai_messages import Messages, Tool
+from eyas.server.openai_requests import ChatRequest
 from eyas.server.request_parser import RequestParser
 from eyas.server.response_builder import TokenDecoder
 

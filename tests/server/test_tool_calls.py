@@ -20,7 +20,8 @@ from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import resolve_head
 from eyas.server.generation import OutputDelta
-from eyas.server.openai_requests import ChatRequest, Messages
+from eyas.server.openai_messages import Messages
+from eyas.server.openai_requests import ChatRequest
 from eyas.server.response_builder import ChatResponseBuilder, ServedModel
 from eyas.server.tool_use import find_tool_use
 from eyas.tree.shape import chain_shape

@@ -26,6 +26,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from eyas.base.errors import InputError
 
 MAX_REASON_CHARS = 120
+JSON_SPACE = r"\r?\n[ \t]{0,40}|[ \t]{1,4}"  # between the parts of JSON; without a bound, a weak model never ends
 
 
 class GrammarVocab:
@@ -77,7 +78,8 @@ class Grammar:
         """Returns the grammar of JSON that fits a schema, given as a mapping or as text. Raises InputError."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
         try:
-            return cls(vocab, LLMatcher.grammar_from_json_schema(text), "the JSON schema")
+            rules = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": JSON_SPACE})
+            return cls(vocab, rules, "the JSON schema")
         except ValueError as error:
             raise _unsupported("the JSON schema", str(error)) from error
 

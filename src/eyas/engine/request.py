@@ -5,6 +5,7 @@ from typing import Literal
 
 from eyas.base.errors import InputError
 from eyas.engine.grammar import Grammar
+from eyas.engine.min_length import MinLength
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.tree.acceptance_length import RequestRounds
 from eyas.tree.sampling import SamplingParams
@@ -40,7 +41,7 @@ class Request:
         seed: The seed of the sampling.
         stop: The conditions that end the output.
         speculation: "auto" (the policy chooses), "off" (plain decoding) or "max" (always the largest tree).
-        grammar: The grammar that the output must fit; None for any output.
+        grammar: The grammar or least length that the output must fit; None for any output.
         logprobs: The number of alternatives to report for each token, besides the token itself; None for no
             log-probabilities.
         wants_text: True to fill `RequestOutput.text` while tokens are generated.
@@ -56,7 +57,7 @@ class Request:
     seed: int = 0
     stop: StopCriteria = field(default_factory=StopCriteria)
     speculation: Speculation = "auto"
-    grammar: Grammar | None = None
+    grammar: Grammar | MinLength | None = None
     logprobs: int | None = None
     wants_text: bool = False
     shown_ids: frozenset[int] = frozenset()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eyas.base.errors import InputError
 from eyas.engine.grammar import GrammarState
+from eyas.engine.min_length import MinLengthState
 from eyas.engine.request import Request
 from eyas.tree.penalties import NodePaths, PenaltyState
 from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
@@ -45,7 +46,7 @@ class Sampler:
         self.seeds_R = torch.zeros(num_req_slots, dtype=torch.int64, device=device)
         self.penalties = PenaltyState(num_req_slots, vocab_size, device)
         self._samplings = [SamplingParams()] * num_req_slots
-        self._grammars: dict[int, GrammarState] = {}
+        self._grammars: dict[int, GrammarState | MinLengthState] = {}
         self.broken_req_slots: set[int] = set()  # outputs that exceed the limits of their grammar
         self._cached_batch: tuple[tuple[tuple[int, ...], int], SamplerBatch] | None = None
 

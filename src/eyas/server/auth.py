@@ -75,7 +75,7 @@ class AccessLogRecord:
         self.prompt_tokens, self.output_tokens = prompt_tokens, output_tokens
         reasons = {str(output.finish_reason) for output in outputs} | (set() if is_complete else {"cancelled"})
         self.finish = ",".join(sorted(reasons))
-        if outputs:
+        if outputs and outputs[0].token_times_s:
             self.ttft_ms = outputs[0].ttft_s * 1000
             self.tpot_ms = None if outputs[0].tpot_s is None else outputs[0].tpot_s * 1000
         rounds = [output.rounds for output in outputs if output.accepted]

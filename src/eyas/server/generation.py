@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from eyas.base.errors import EyasError
-from eyas.engine.async_engine import AsyncEngine, QueueFull
+from eyas.engine.async_engine import AsyncEngine
 from eyas.engine.request import DraftTree, FinishReason, Request, RequestOutput, TokenLogprob
-from eyas.server.http_errors import ApiError, internal_error, shutting_down, to_api_error
+from eyas.server.http_errors import ApiError, bad_request, internal_error, shutting_down, to_api_error
 from eyas.server.openai_responses import PromptDetails, Usage
 
 Result = TypeVar("Result")
@@ -115,7 +115,6 @@ class Generation:
         self._observe_tokens = observe_tokens
         self._counter = UsageCounter(requests, num_choices)
         self._deltas: asyncio.Queue[tuple[OutputDelta, RequestOutput]] = asyncio.Queue()
-        self._num_submitted = 0
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -130,17 +129,21 @@ class Generation:
 
     def submit(self) -> None:
         """Submits all requests. Raises ApiError, and cancels those already submitted, if one is refused."""
+        self._check_size()
         for index, request in enumerate(self.requests):
+            if request.max_tokens == 0:
+                output = RequestOutput(request, finish_reason="length")
+                self._deltas.put_nowait((OutputDelta(index, (), "", (), 0, "length"), output))
+                continue
             try:
                 self.async_engine.submit(request, self._on_tokens(index))
             except EyasError as error:
                 self.cancel()
-                raise to_api_error(self._explain(error)) from None
-            self._num_submitted += 1
+                raise to_api_error(error) from None
 
     def cancel(self) -> None:
         """Cancels the submitted requests that have not finished."""
-        for request, output in zip(self.requests[: self._num_submitted], self.outputs, strict=False):
+        for request, output in zip(self.requests, self.outputs, strict=True):
             if output is None:
                 self.async_engine.cancel(request.id)
 
@@ -166,16 +169,15 @@ class Generation:
             pass
         return self.finished_outputs
 
-    def _explain(self, error: EyasError) -> EyasError:
-        """Returns the error to report. If one call has more requests than the server ever accepts, names the limits."""
-        engine, num_requests = self.async_engine, len(self.requests)
-        slots, waiting, n = engine.engine.max_running, engine.max_waiting, self._counter.num_choices
-        if not isinstance(error, QueueFull) or num_requests <= slots + waiting:
-            return error
-        needed = f"n={n} needs" if num_requests == n else f"{num_requests // n} prompts with n={n} need"
-        limits = f"{slots + waiting} (--slots {slots} + --max-waiting {waiting})"
-        problem = f"{needed} {num_requests} sequences, but this server runs at most {limits}"
-        return QueueFull(problem, "Lower n or raise the limits")
+    def _check_size(self) -> None:
+        """Raises ApiError if the call has more requests than the server ever accepts."""
+        num_requests, n = len(self.requests), self._counter.num_choices
+        slots, waiting = self.async_engine.engine.max_running, self.async_engine.max_waiting
+        if num_requests > slots + waiting:
+            needed = f"n={n} needs" if num_requests == n else f"{num_requests // n} prompts with n={n} need"
+            limits = f"{slots + waiting} (--slots {slots} + --max-waiting {waiting})"
+            text = f"{needed} {num_requests} sequences, but this server runs at most {limits}. Lower n."
+            raise bad_request(text, param="n")
 
     def _on_tokens(self, index: int) -> Callable[[RequestOutput, int], None]:
         """Returns the on_tokens callback of one request. It runs on the engine's thread and copies the new tokens.

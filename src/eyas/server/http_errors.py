@@ -21,6 +21,7 @@ from eyas.server.openai_responses import ErrorBody, ErrorResponse
 
 MAX_VALUE_CHARS = 60  # a message quotes a wrong value up to this length
 INVALID_REQUEST = "invalid_request_error"
+UNSUPPORTED_VALUE = "unsupported_value"  # code of a 400 for a body that fits /openapi.json but not this server
 RETRY_AFTER_S = "1"  # a slot frees up within about the time of one response; clients back off further by themselves
 REQUIREMENTS = {
     # pydantic's error type -> what the value must be
@@ -71,7 +72,7 @@ class ApiError(HTTPException):
         return Response(content, self.status_code, self.headers, "application/json")
 
 
-def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+def bad_request(message: str, *, param: str | None = None, code: str = UNSUPPORTED_VALUE) -> ApiError:
     """Builds an error with status 400."""
     return ApiError(400, message, param=param, code=code)
 
@@ -99,7 +100,7 @@ def to_api_error(error: EyasError, param: str | None = None) -> ApiError:
         return ApiError(429, str(error), kind="rate_limit_error", code="queue_full", headers=headers)
     if isinstance(error, Draining):
         return shutting_down()
-    return ApiError(400, str(error), param=param)
+    return bad_request(str(error), param=param)
 
 
 def to_validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Iterable[str]) -> ApiError:

@@ -5,166 +5,26 @@ As with OpenAI, null means the same as leaving the parameter out.
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from eyas.engine.request import Speculation
+from eyas.server.openai_messages import (
+    SOME,
+    WHOLE,
+    AllowedTools,
+    Messages,
+    StrictModel,
+    Tool,
+    ToolChoice,
+    ToolReference,
+)
+from eyas.server.schema_rules import any_of, at_most_one, given, null, rules
 
 MAX_CHOICES = 128  # OpenAI's bound on n; here on all outputs of one call
 MAX_STOP_STRINGS = 16
 MAX_LOGPROBS = 20
 MAX_SEED = 2**63 - 1
 MAX_TOKENS = 2**31 - 1  # no context is longer
-
-
-class StrictModel(BaseModel):
-    """Base of the request models. It rejects unknown keys, strings in place of numbers, NaN and infinity."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-
-
-# --- messages --------------------------------------------------------------------------------------------------------
-
-
-class TextPart(StrictModel):
-    """A text part of a message."""
-
-    type: Literal["text"]
-    text: str
-    cache_control: dict[str, Any] | None = Field(None, description="Ignored.")
-
-
-Content = Annotated[
-    str | Annotated[list[TextPart], Field(min_length=1)],
-    Field(description="Text, or text parts. The chat template gets the parts joined with line breaks."),
-]
-
-
-def content_text(content: Content | None) -> str | None:
-    """Returns the content as one text, with line breaks between its parts."""
-    if content is None or isinstance(content, str):
-        return content
-    return "\n".join(part.text for part in content)
-
-
-class FunctionCall(StrictModel):
-    """The function of a tool call. arguments: a JSON object as text; the chat template gets the object."""
-
-    name: str
-    arguments: str
-
-
-class ToolCall(StrictModel):
-    """A tool call that the assistant made earlier. index: ignored; clients copy it from streams."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: FunctionCall
-    index: int | None = None
-
-
-class _NamedMessage(StrictModel):
-    name: str | None = None
-
-
-class SystemMessage(_NamedMessage):
-    """Instructions to the model. A message with the role "developer" is rendered as a system message."""
-
-    role: Literal["system", "developer"]
-    content: Content
-
-
-class UserMessage(_NamedMessage):
-    """One question or instruction in a chat, with the role "user"."""
-
-    role: Literal["user"]
-    content: Content
-
-
-class AssistantMessage(_NamedMessage):
-    """An earlier response of the model: text, tool calls, or both.
-
-    Clients send back whole responses, so the keys that eyas never fills are accepted if they are null.
-    """
-
-    role: Literal["assistant"]
-    content: Content | None = None
-    tool_calls: list[ToolCall] | None = None
-    reasoning_content: str | None = Field(None, description="The template keeps or drops earlier reasoning.")
-    reasoning: str | None = Field(None, description="vLLM's name for reasoning_content.")
-    refusal: None = None
-    annotations: None = None
-    audio: None = None
-    function_call: None = None
-
-    @model_validator(mode="after")
-    def _check_content(self) -> Self:
-        if self.content is None and not self.tool_calls and not (self.reasoning_content or self.reasoning):
-            raise ValueError("An assistant message has neither content nor tool_calls. Add one of them.")
-        return self
-
-
-class ToolMessage(_NamedMessage):
-    """The result of a tool call."""
-
-    role: Literal["tool"]
-    content: Content
-    tool_call_id: str
-
-
-ChatMessage = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
-Messages = Annotated[list[ChatMessage], Field(min_length=1)]
-
-
-FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
-
-
-class Function(StrictModel):
-    """A function that the model may call. strict: the arguments of every call fit the schema `parameters`."""
-
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class Tool(StrictModel):
-    """A tool, as the chat template renders it."""
-
-    type: Literal["function"] = "function"
-    function: Function
-
-
-class FunctionReference(StrictModel):
-    """The name of a function."""
-
-    name: FunctionName
-
-
-class ToolReference(StrictModel):
-    """One of the tools of the request. As `tool_choice`, the answer is a call of it."""
-
-    type: Literal["function"]
-    function: FunctionReference
-
-
-class AllowedToolSet(StrictModel):
-    """The tools that the model may call, out of those of the request. mode: as the `tool_choice` of that name."""
-
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[ToolReference], Field(min_length=1)]
-
-
-class AllowedTools(StrictModel):
-    """A `tool_choice` that restricts the tools."""
-
-    type: Literal["allowed_tools"]
-    allowed_tools: AllowedToolSet
-
-
-ToolChoice = Literal["auto", "none", "required"] | Annotated[ToolReference | AllowedTools, Field(discriminator="type")]
-
-
-# --- parameters ------------------------------------------------------------------------------------------------------
 
 
 class StreamOptions(StrictModel):
@@ -212,12 +72,15 @@ class JsonSchemaFormat(StrictModel):
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 Schema = dict[str, Any] | str
 StopString = Annotated[str, Field(min_length=1)]
-TokenId = Annotated[int, Field(ge=0)]
+TokenId = Annotated[int, Field(ge=0), WHOLE]
+NumTokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, description="A number of output tokens."), WHOLE]
+NumLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE]
 
 
 class StructuredOutputs(StrictModel):
     """Constraints on the output under vLLM's name `structured_outputs`: json (a schema) or regex."""
 
+    model_config = rules(any_of(null("json"), null("regex")))
     json_: Annotated[Schema | None, Field(alias="json")] = None
     regex: str | None = None
 
@@ -235,23 +98,44 @@ class IgnoredParameters(StrictModel):
     verbosity: Literal["low", "medium", "high"] | None = Field(None, description="Ignored.")
 
 
+GRAMMAR_PARAMETERS: dict[str, dict[str, Any]] = {  # parameter -> schema of the values that ask for no grammar
+    "response_format": {"properties": {"type": {"const": "text"}}},
+    "guided_json": {"type": "null"},
+    "guided_regex": {"type": "null"},
+    "structured_outputs": null("json", "regex"),
+}
+GENERATION_RULES = (
+    any_of(null("stream_options"), given("stream", {"const": True})),
+    at_most_one(GRAMMAR_PARAMETERS),
+)
+
+
 class GenerationRequest(IgnoredParameters):
     """The parameters that chat and completions share."""
+
+    model_config = rules(*GENERATION_RULES)
 
     model: Annotated[str, Field(description="Name of the served model, as in GET /v1/models.")]
     temperature: Annotated[float, Field(ge=0, le=2, description="Default 1, as OpenAI's. 0 is greedy.")] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, description="0 or -1: all tokens.")] | None = None
+    top_k: Annotated[int, Field(ge=-1, description="0 or -1: all tokens."), WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: (
-        dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None
+        Annotated[
+            dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]],
+            Field(json_schema_extra={"additionalProperties": False}),
+        ]
+        | None
     ) = Field(None, description="Token id (as a string) -> value that is added to its logit.")
-    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED, description="Choice i uses seed + i.")] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES, description="Choices for each prompt.")] | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS, description="Maximum number of output tokens.")] | None = None
+    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED), WHOLE] | None = Field(
+        None, description="Choice i uses seed + i."
+    )
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES, description="Choices for each prompt."), WHOLE] | None = None
+    max_tokens: NumTokens | None = Field(None, description="0: no output, only the usage of the prompt.")
+    min_tokens: NumTokens | None = Field(None, description="No end of turn and no stop token before.")
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
         None, description=f"At most {MAX_STOP_STRINGS} texts. The output is cut before the first of them."
     )
@@ -265,7 +149,7 @@ class GenerationRequest(IgnoredParameters):
     structured_outputs: StructuredOutputs | None = None
     return_token_ids: bool | None = Field(None, description="vLLM's: prompt_token_ids and token_ids in the response.")
     speculation: Speculation | None = Field(None, description="auto (default): by measured speed-up; off; max.")
-    skip_special_tokens: Literal[True] | None = Field(None, description="Output has no special tokens.")
+    skip_special_tokens: bool | None = Field(None, description="Default true. false: texts show special tokens.")
 
     @field_validator("stream_options")
     @classmethod
@@ -290,10 +174,15 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 class ChatRequest(GenerationRequest):
     """The body of a request to POST /v1/chat/completions."""
 
+    model_config = rules(
+        *GENERATION_RULES,
+        any_of({"properties": {"tool_choice": {"enum": ["none", None]}}}, given("tools", SOME)),
+    )
+
     messages: Messages
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS, description="Alias of max_tokens.")] | None = None
+    max_completion_tokens: NumTokens | None = Field(None, description="Alias of max_tokens.")
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS, description="Needs logprobs.")] | None = None
+    top_logprobs: NumLogprobs | None = Field(None, description="Needs logprobs.")
     tools: list[Tool] | None = Field(None, description="Functions that the model may call.")
     tool_choice: ToolChoice | None = Field(None, description="auto (default with tools); none: as without tools.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables of the target's chat template.")
@@ -308,13 +197,6 @@ class ChatRequest(GenerationRequest):
         effort = self.reasoning_effort
         variables = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
         return variables | (self.chat_template_kwargs or {})
-
-    @field_validator("top_logprobs")
-    @classmethod
-    def _needs_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and not info.data.get("logprobs"):
-            raise ValueError("top_logprobs works only with logprobs=true. Set logprobs=true or remove top_logprobs.")
-        return value
 
     @field_validator("tool_choice")
     @classmethod
@@ -336,24 +218,29 @@ class ChatRequest(GenerationRequest):
         return value
 
 
+Prompt = Annotated[str, Field(min_length=1)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
-Prompts = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
+Prompts = Annotated[list[Prompt], Field(min_length=1, max_length=MAX_CHOICES)]
 IdPrompts = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES)]
 
 
 class CompletionRequest(GenerationRequest):
     """The body of a request to POST /v1/completions."""
 
-    prompt: Annotated[str | Prompts | TokenIds | IdPrompts, Field(description="Texts, or lists of token ids.")]
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    echo: Literal[False] | None = Field(None, description="Not supported.")
-    suffix: Literal[""] | None = Field(None, description="Not supported beyond empty text.")
+    prompt: Annotated[Prompt | Prompts | TokenIds | IdPrompts, Field(description="Texts, or lists of token ids.")]
+    logprobs: NumLogprobs | None = None
+    echo: bool | None = Field(None, description="The text begins with the prompt. Not with logprobs.")
+    suffix: str | None = Field(None, description="The text behind the completion, for models with fill in the middle.")
     best_of: Literal[1] | None = Field(None, description="Not supported beyond 1.")
 
 
 class TokenizeRequest(StrictModel):
     """The body of a request to POST /tokenize, as in vLLM: a prompt, or messages as the chat route takes them."""
 
+    model_config = rules(
+        any_of(given("prompt", {"type": "string"}), given("messages", {"type": "array"})),
+        any_of(null("prompt"), null("messages")),
+    )
     model: str | None = None
     prompt: str | None = None
     messages: Messages | None = None

@@ -9,22 +9,18 @@ from typing import Any, cast
 
 from eyas.base.errors import EyasError
 from eyas.chat.conversation import Role
+from eyas.chat.infill import Infill
 from eyas.chat.render import RESERVED_VARIABLES, TemplateMessage, render_prompt
 from eyas.chat.tool_format import ToolFormat
 from eyas.chat.tool_grammar import write_tool_grammar
 from eyas.engine.grammar import Grammar, GrammarVocab
+from eyas.engine.min_length import MinLength
 from eyas.engine.request import Request, StopCriteria
 from eyas.model.target import Target
 from eyas.server import openai_requests
 from eyas.server.http_errors import ApiError, bad_request, to_api_error
-from eyas.server.openai_requests import (
-    ChatMessage,
-    ChatRequest,
-    CompletionRequest,
-    GenerationRequest,
-    Tool,
-    content_text,
-)
+from eyas.server.openai_messages import AssistantMessage, ChatMessage, Tool, ToolCall, ToolMessage, content_text
+from eyas.server.openai_requests import ChatRequest, CompletionRequest, GenerationRequest
 from eyas.server.tool_use import ToolUse, find_tool_use, no_tools
 from eyas.tree.sampling import SamplingParams
 
@@ -59,27 +55,25 @@ class RequestParser:
             body: the validated body.
             id_prefix: the requests get the ids `id_prefix`-0, `id_prefix`-1, ...
         """
-        tool_use, tools = None, cast(Sequence[Tool], ())
-        if isinstance(body, ChatRequest):
-            tool_use = self.tool_use(body)
-            tools = () if tool_use is None else tool_use.tools
+        is_chat = isinstance(body, ChatRequest)
+        tool_use = self.tool_use(body) if is_chat else None
+        tools: Sequence[Tool] = () if tool_use is None else tool_use.tools
+        if is_chat:
             param, prompts = "messages", [self.encode_messages(body.messages, tools, body.template_variables)]
-            limit = body.max_completion_tokens or body.max_tokens
-            logprobs = (body.top_logprobs or 0) if body.logprobs else None
         else:
             assert isinstance(body, CompletionRequest), type(body)
             param, prompts = "prompt", self._encode_prompts(body)
-            limit, logprobs = body.max_tokens or DEFAULT_COMPLETION_TOKENS, body.logprobs
         n = body.n or 1
         if len(prompts) * n > openai_requests.MAX_CHOICES:
             text = f"{len(prompts)} prompts with n={n} need {len(prompts) * n} outputs, but one call may have "
             raise bad_request(f"{text}{openai_requests.MAX_CHOICES}. Send several calls.", param="n")
+        limit, logprobs = _output_limit(body), _num_logprobs(body)
         limits = [self._max_tokens(prompt, param, limit) for prompt in prompts]
-        sampling, stop, grammar = (
-            self._sampling(body),
-            self._stop(body),
-            self._grammar(body, tool_use if tools else None),
-        )
+        sampling, stop = self._sampling(body), self._stop(body)
+        grammar = self._grammar(body, tool_use if tools else None) or self._min_length(body, stop)
+        shown_ids = frozenset() if tool_use is None else tool_use.format.marker_ids
+        if body.skip_special_tokens is False:
+            shown_ids |= self._special_ids
         wants_rounds = body.stream_options is not None and bool(body.stream_options.include_rounds)
         seed = secrets.randbelow(NUM_SEEDS) if body.seed is None else body.seed % NUM_SEEDS
         return [
@@ -93,7 +87,7 @@ class RequestParser:
                 speculation=body.speculation or "auto",
                 logprobs=logprobs,
                 wants_text=True,
-                shown_ids=frozenset() if tool_use is None else tool_use.format.marker_ids,
+                shown_ids=shown_ids,
                 wants_rounds=wants_rounds,
                 grammar=grammar,
             )
@@ -125,17 +119,20 @@ class RequestParser:
         return tuple(self.target.tokenizer.encode(text, verbose=False))
 
     def _encode_prompts(self, body: CompletionRequest) -> list[Ids]:
-        prompt = body.prompt
-        if isinstance(prompt, str):
-            return [self.encode_prompt(prompt)]
-        texts = [item for item in prompt if isinstance(item, str)]
-        if texts:
-            return [self.encode_prompt(text) for text in texts]
-        lists = [tuple(item) for item in prompt if isinstance(item, list)]
-        prompts = lists or [tuple(item for item in prompt if isinstance(item, int))]
+        prompts = [self.encode_prompt(item) if isinstance(item, str) else item for item in split_prompts(body.prompt)]
         for ids in prompts:
             self._check_token_ids(ids, "prompt")
-        return prompts
+        if not body.suffix:
+            return prompts
+        self._check_length(len(body.suffix), "suffix")
+        return [self._infill.encode(ids, body.suffix) for ids in prompts]
+
+    def echoed_texts(self, body: CompletionRequest) -> list[str]:
+        """Returns the text of the prompt of each output; [] if `echo` is not set."""
+        decode = self.target.tokenizer.decode
+        items = split_prompts(body.prompt) if body.echo else []
+        texts = [item if isinstance(item, str) else str(decode(list(item))) for item in items]
+        return [text for text in texts for _ in range(body.n or 1)]
 
     def _max_tokens(self, prompt: Ids, param: str, limit: int | None) -> int:
         """Returns the maximum number of output tokens. Raises ApiError if prompt and output exceed the context.
@@ -148,7 +145,7 @@ class RequestParser:
         available = self.context - len(prompt)
         if not prompt:
             raise bad_request(f"{param} has no tokens. Write at least one character.", param=param)
-        if available < (limit or 1):
+        if available < (1 if limit is None else limit):
             wanted = "" if limit is None else f" and max_tokens is {limit}"
             text = f"{param} has {len(prompt)} tokens{wanted}, but the context of this server has {self.context}. "
             fix = "Shorten the prompt or lower max_tokens."
@@ -169,7 +166,14 @@ class RequestParser:
         strings = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
         ids = tuple(body.stop_token_ids or ())
         self._check_token_ids(ids, "stop_token_ids")
+        if isinstance(body, CompletionRequest) and body.suffix:
+            ids += self._infill.marker_ids
         return StopCriteria(strings, ids, bool(body.ignore_eos))
+
+    def _min_length(self, body: GenerationRequest, stop: StopCriteria) -> MinLength | None:
+        info = self.target.info
+        end_ids = (*stop.ids, *(() if stop.ignore_eos else info.eos_ids))
+        return MinLength(body.min_tokens, end_ids, info.vocab_size) if body.min_tokens and end_ids else None
 
     def _grammar(self, body: GenerationRequest, tool_use: ToolUse | None) -> Grammar | None:
         """Returns the grammar that the body asks for; None if it asks for none.
@@ -185,17 +189,14 @@ class RequestParser:
             schemas["response_format"] = response_format.json_schema.schema_ or ANY_OBJECT
         regexes = {"guided_regex": body.guided_regex, "structured_outputs.regex": outputs.regex}
         names = [name for name, value in (*schemas.items(), *regexes.items()) if value is not None]
+        if tool_use is not None and any(name in regexes for name in names):
+            names.append("tools")
+        _check_exclusive(names, body)
         if tool_use is not None and (tool_use.choice != "auto" or not names):
             names = [] if tool_use.rules(None) is None else ["tools"]
+            _check_exclusive(names, body)
         if not names:
             return None
-        if body.ignore_eos:
-            names.append("ignore_eos")
-        if tool_use is not None and regexes.get(names[0]) is not None:
-            names.append("tools")
-        if len(names) > 1:
-            text = f"{' and '.join(names)} exclude each other. Keep one of them."
-            raise bad_request(text, param=names[1])
         param = names[0]
         schema, regex = schemas.get(param), regexes.get(param)
         try:
@@ -227,7 +228,7 @@ class RequestParser:
         reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
         if reasoning:
             extra |= {"reasoning_content": reasoning, "reasoning": reasoning}  # templates read one or the other
-        if isinstance(message, openai_requests.AssistantMessage) and message.tool_calls:
+        if isinstance(message, AssistantMessage) and message.tool_calls:
             if not self._tool_format.knows_tools and self._tool_format.family is None:
                 raise no_tools("messages")
             extra["tool_calls"] = []
@@ -235,10 +236,23 @@ class RequestParser:
                 _check_arguments(call, f"messages.{index}.tool_calls.{number}.function.arguments")
                 name, arguments = call.function.name, call.function.arguments or "{}"
                 extra["tool_calls"].append(self._tool_format.template_call(call.id, name, arguments))
-        if isinstance(message, openai_requests.ToolMessage):
+        if isinstance(message, ToolMessage):
             extra["tool_call_id"] = message.tool_call_id
         role = "system" if message.role == "developer" else message.role
         return TemplateMessage(cast(Role, role), content or "", extra_fields=extra)
+
+    @cached_property
+    def _infill(self) -> Infill:
+        try:
+            return Infill(self.target.tokenizer)
+        except EyasError as error:
+            raise to_api_error(error, "suffix") from None
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        """The special tokens that texts may show: all but those that end a turn."""
+        added = self.target.tokenizer.added_tokens_decoder
+        return frozenset(token for token, entry in added.items() if entry.special) - set(self.target.info.eos_ids)
 
     @cached_property
     def _vocab(self) -> GrammarVocab:
@@ -264,6 +278,50 @@ class RequestParser:
             raise bad_request(f"{param} has the token id {invalid}, but the ids end at {size - 1}.", param=param)
 
 
+def _check_exclusive(names: list[str], body: GenerationRequest) -> None:
+    """Raises ApiError if more than one parameter asks for a grammar, or one beside ignore_eos or min_tokens."""
+    others = ["ignore_eos"] * bool(body.ignore_eos) + ["min_tokens"] * bool(body.min_tokens)
+    names = [*names, *others] if names else []
+    if len(names) > 1:
+        raise bad_request(f"{' and '.join(names)} exclude each other. Keep one of them.", param=names[1])
+
+
+def _output_limit(body: GenerationRequest) -> int | None:
+    """Returns the maximum number of output tokens; None for as many as the context allows. Raises ApiError."""
+    limit = body.max_tokens
+    if isinstance(body, ChatRequest):
+        limit = limit if body.max_completion_tokens is None else body.max_completion_tokens
+    elif limit is None:
+        limit = DEFAULT_COMPLETION_TOKENS
+    if limit is not None and (body.min_tokens or 0) > limit:
+        text = f"min_tokens is {body.min_tokens}, more than max_tokens, which is {limit}. Lower min_tokens."
+        raise bad_request(text, param="min_tokens")
+    return limit
+
+
+def _num_logprobs(body: GenerationRequest) -> int | None:
+    """Returns the number of alternatives for each token; None for no log-probabilities. Raises ApiError."""
+    if isinstance(body, ChatRequest):
+        if body.top_logprobs is not None and not body.logprobs:
+            text = "top_logprobs works only with logprobs=true. Set logprobs=true or remove top_logprobs."
+            raise bad_request(text, param="top_logprobs")
+        return (body.top_logprobs or 0) if body.logprobs else None
+    assert isinstance(body, CompletionRequest), type(body)
+    if body.echo and body.logprobs is not None:
+        text = "echo works only without logprobs, because the server computes none for prompts. Remove one of them."
+        raise bad_request(text, param="echo")
+    return body.logprobs
+
+
+def split_prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | Ids]:
+    """Returns the prompts of a completion request: each a text or token ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    numbers = tuple(item for item in prompt if isinstance(item, int))
+    items = [item if isinstance(item, str) else tuple(item) for item in prompt if not isinstance(item, int)]
+    return [numbers] if numbers else items
+
+
 def check_model(name: str | None, served: str) -> None:
     """Raises ApiError 404 if a body names another model than the served one. name: None if the body names no model."""
     if name is not None and name != served:
@@ -271,7 +329,7 @@ def check_model(name: str | None, served: str) -> None:
         raise ApiError(404, text, param="model", code="model_not_found")
 
 
-def _check_arguments(call: openai_requests.ToolCall, param: str) -> None:
+def _check_arguments(call: ToolCall, param: str) -> None:
     """Raises ApiError for arguments that are not a JSON object. Empty text counts as one, as clients send it."""
     try:
         arguments = json.loads(call.function.arguments or "{}")

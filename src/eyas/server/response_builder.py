@@ -238,9 +238,11 @@ class CompletionResponseBuilder(ResponseBuilder):
 
     id_prefix = "cmpl"
 
-    def __init__(self, model: ServedModel, wants_token_ids: bool) -> None:
+    def __init__(self, model: ServedModel, wants_token_ids: bool, echoed: Sequence[str] = ()) -> None:
+        """Starts the response to one call. echoed: for each output, the text to begin it with; empty for none."""
         super().__init__(model, wants_token_ids)
         self.header["object"] = "text_completion"
+        self._echoed = echoed
         self._num_chars: dict[int, int] = {}  # index of an output -> characters of its tokens so far
 
     def build_response(self, outputs: Sequence[RequestOutput], usage: Usage) -> responses.CompletionResponse:
@@ -248,22 +250,26 @@ class CompletionResponseBuilder(ResponseBuilder):
         choices = []
         for index, output in enumerate(outputs):
             fields = {**self._choice_fields(index, output, output.request), **self._prompt_ids(output.request)}
-            choices.append(responses.CompletionChoice(**fields, text=output.text))
+            choices.append(responses.CompletionChoice(**fields, text=self._echo(index) + output.text))
         return responses.CompletionResponse(**self.header, choices=choices, usage=usage, metrics=self._metrics(outputs))
 
     def build_chunks(
         self, delta: OutputDelta, request: Request, extra: dict[str, Any]
     ) -> Sequence[responses.CompletionChunk]:
         """Builds a chunk. The first one of an output has the ids of its prompt."""
-        prompt_ids = {} if delta.index in self._num_chars else self._prompt_ids(request)
+        is_first = delta.index not in self._num_chars
         self._num_chars.setdefault(delta.index, 0)
-        fields = {**self._choice_fields(delta.index, delta, request), **prompt_ids}
-        choice = responses.CompletionChunkChoice(**fields, text=delta.text)
+        fields = {**self._choice_fields(delta.index, delta, request), **(self._prompt_ids(request) if is_first else {})}
+        text = self._echo(delta.index) + delta.text if is_first else delta.text
+        choice = responses.CompletionChunkChoice(**fields, text=text)
         return [responses.CompletionChunk(**self.header, **extra, choices=[choice])]
 
     def build_usage_chunk(self, usage: Usage, outputs: Sequence[RequestOutput]) -> responses.CompletionChunk:
         """Builds a chunk without a choice."""
         return responses.CompletionChunk(**self.header, choices=[], usage=usage, metrics=self._metrics(outputs))
+
+    def _echo(self, index: int) -> str:
+        return self._echoed[index] if self._echoed else ""
 
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> responses.CompletionLogprobs:
         decode = self.model.decoder.decode

@@ -50,7 +50,8 @@ def _describe_errors(descriptions: dict[int | str, str]) -> dict[int | str, dict
 COMMON_ERRORS = _describe_errors({401: "No valid API key.", 500: "The server failed."})
 BODY_ERRORS = COMMON_ERRORS | _describe_errors(
     {
-        400: "A wrong parameter. The message says what to do.",
+        400: "A wrong parameter. The message says what to do. Codes for a body that fits its schema: "
+        "context_length_exceeded, tools_not_supported, unsupported_value. They depend on the served model.",
         404: "Another model than the served one.",
         413: "The body is too large.",
         415: "The content type is not JSON.",
@@ -145,6 +146,7 @@ class Api:
         tokens = responses.TokenizeResponse
         add("/tokenize", self.tokenize, methods=["POST"], responses=BODY_ERRORS, response_model=tokens)
         add("/v1/models", self.models, methods=["GET"], responses=COMMON_ERRORS, response_model=responses.ModelList)
+        add("/v1/messages", self.refuse_messages, methods=["POST"], include_in_schema=False)
         add("/v1/models/{name:path}", self.model_card, methods=["GET"], include_in_schema=False)
         add("/health", self.health, methods=["HEAD"], include_in_schema=False)
         add("/health", self.health, methods=["GET"], responses=NOT_READY, response_model=responses.HealthResponse)
@@ -205,6 +207,11 @@ class Api:
         else:
             ids = await self._on_parser_thread(self.parser.encode_prompt, body.prompt or "")
         return _json(responses.TokenizeResponse(tokens=list(ids), count=len(ids), max_model_len=self.parser.context))
+
+    async def refuse_messages(self) -> Response:
+        """Refuses Anthropic's API by its name."""
+        text = "This server does not have Anthropic's Messages API. Use POST /v1/chat/completions."
+        raise ApiError(404, text, code="unknown_url")
 
     async def models(self) -> Response:
         """Returns the served model."""
@@ -267,7 +274,8 @@ class Api:
             tool_use = await self._on_parser_thread(self.parser.tool_use, body)
             builder = ChatResponseBuilder(self.model, bool(body.return_token_ids), tool_use)
         else:
-            builder = CompletionResponseBuilder(self.model, bool(body.return_token_ids))
+            echoed = await self._on_parser_thread(self.parser.echoed_texts, body)
+            builder = CompletionResponseBuilder(self.model, bool(body.return_token_ids), echoed)
         requests = await self._on_parser_thread(self.parser.parse, body, builder.call_id)
         observe = self.metrics.requests.observe_tokens
         return _PreparedCall(body, Generation(self.async_engine, requests, body.n or 1, observe), builder)

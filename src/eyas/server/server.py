@@ -11,8 +11,11 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import cast
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eyas.base.errors import StageError, UsageError
 from eyas.engine.request import Request
@@ -21,6 +24,7 @@ from eyas.server.routes import Api
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 FLUSH_TIMEOUT_S = 2  # to send the last bytes of finished responses; a client that does not read is disconnected
+HEADER_TIMEOUT_S = 30  # from the connection, or the first byte of a later request, to the end of the headers
 POLL_S = 0.5
 WARM_UP_TOKENS = 4
 
@@ -31,6 +35,35 @@ class _UvicornServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class TimedProtocol(H11Protocol):
+    """HTTP/1.1 on one connection. It closes the connection if the headers of a request take too long."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Starts the timer of the first request."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._timer = self.loop.call_later(HEADER_TIMEOUT_S, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Reads bytes, and starts or stops the timer."""
+        if self._timer is None:  # a later request on this connection
+            self._timer = self.loop.call_later(HEADER_TIMEOUT_S, self.transport.close)
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -78,7 +111,7 @@ async def _serve(api: Api, listener: socket.socket, drain_s: float, on_ready: Ca
     server = _UvicornServer(
         uvicorn.Config(
             api.build_app(),
-            http="h11",
+            http=TimedProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

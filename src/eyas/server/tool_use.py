@@ -9,7 +9,8 @@ from eyas.chat.tool_grammar import CallRules
 from eyas.chat.tool_parser import ParsedCall, ParsedText
 from eyas.engine.request import Request
 from eyas.server.http_errors import ApiError, bad_request
-from eyas.server.openai_requests import AllowedTools, ChatRequest, Tool, ToolReference, chosen_names
+from eyas.server.openai_messages import AllowedTools, Tool, ToolReference
+from eyas.server.openai_requests import ChatRequest, chosen_names
 
 NO_CALLS = ToolFamily("none", {}, "")
 

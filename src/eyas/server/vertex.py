@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from eyas.base.errors import UsageError
 from eyas.server.http_errors import bad_request, to_validation_error
-from eyas.server.openai_requests import ChatRequest, CompletionRequest, PredictRequest, StrictModel
+from eyas.server.openai_messages import StrictModel
+from eyas.server.openai_requests import ChatRequest, CompletionRequest, PredictRequest
 
 PORT_VARIABLE, HEALTH_VARIABLE, PREDICT_VARIABLE = "AIP_HTTP_PORT", "AIP_HEALTH_ROUTE", "AIP_PREDICT_ROUTE"
 STORAGE_VARIABLE = "AIP_STORAGE_URI"
