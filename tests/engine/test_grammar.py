@@ -312,3 +312,19 @@ def test_vocabularies_that_cannot_be_read_are_refused(tokenizer: PreTrainedToken
         GrammarVocab(tokenizer, 100, [3])
     with pytest.raises(InputError, match="slow tokenizer"):
         GrammarVocab(PreTrainedTokenizerBase(), 100, [3])
+
+
+def test_white_space_is_bounded(embedded: PreTrainedTokenizerBase, embedded_vocab: GrammarVocab) -> None:
+    """A model that likes spaces best must still go on."""
+    for begin in ("{", '{"name":', '{"name": "a",'):
+        state, text = Grammar.json_schema(embedded_vocab, PERSON).start(), begin
+        state.advance(embedded.encode(begin, add_special_tokens=False))
+        while True:
+            (allowed_W,) = state.allow([0], [0])
+            spaces = [i for i in allowed_W.nonzero()[:, 0].tolist() if not str(embedded.decode([i])).strip(" \n\t")]
+            if not spaces:
+                break
+            state.advance(spaces[:1])
+            text += str(embedded.decode(spaces[:1]))
+            assert len(text) < len(begin) + 24
+        assert len(text) > len(begin)

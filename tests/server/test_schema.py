@@ -30,6 +30,7 @@ CHECKS = [
 OPERATIONS = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
+    "POST /v1/responses",
     "POST /tokenize",
     "GET /v1/models",
     "GET /health",
@@ -61,7 +62,7 @@ def test_every_operation_is_described(schema):
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-@pytest.mark.parametrize("label", OPERATIONS[:3])
+@pytest.mark.parametrize("label", OPERATIONS[:4])
 def test_bodies(schema, label, mode):
     method, path = label.split()
     statuses = set()
@@ -93,7 +94,7 @@ def test_bodies(schema, label, mode):
     assert (200 in statuses) == (mode is GenerationMode.POSITIVE)
 
 
-@pytest.mark.parametrize("label", OPERATIONS[3:])
+@pytest.mark.parametrize("label", OPERATIONS[4:])
 def test_operations_without_a_body(schema, label):
     method, path = label.split()
     case = schema[path][method].Case()

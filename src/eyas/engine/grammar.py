@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from eyas.base.errors import InputError
 
 MAX_REASON_CHARS = 120
-JSON_SPACE = r"\r?\n[ \t]{0,40}|[ \t]{1,4}"  # between the parts of JSON; without a bound, a weak model never ends
+JSON_SPACE = r"\r?\n[ \t]{0,20}|[ \t]{1,2}"  # between the parts of JSON; without a bound, a weak model never ends
 
 
 class GrammarVocab:

@@ -3,6 +3,7 @@
 As with OpenAI, null means the same as leaving the parameter out.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -168,6 +169,15 @@ def chosen_names(choice: ToolChoice | None) -> list[str] | None:
     return None
 
 
+def check_tool_choice(named: Sequence[str], tools: Sequence[str]) -> None:
+    """Raises ValueError without tools, or if one that `tool_choice` names is missing."""
+    if not tools:
+        raise ValueError("tool_choice works only with tools. Add tools or remove tool_choice.")
+    unknown = set(named) - set(tools)
+    if unknown:
+        raise ValueError(f"tool_choice names {min(unknown)!r}, which is not one of the tools. Add it to tools.")
+
+
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
@@ -201,13 +211,8 @@ class ChatRequest(GenerationRequest):
     @field_validator("tool_choice")
     @classmethod
     def _names_tools(cls, value: ToolChoice | None, info: ValidationInfo) -> ToolChoice | None:
-        named = chosen_names(value)
-        tools = info.data.get("tools") or []
-        if value not in (None, "none") and not tools:
-            raise ValueError("tool_choice works only with tools. Add tools or remove tool_choice.")
-        unknown = set(named or ()) - {tool.function.name for tool in tools}
-        if unknown:
-            raise ValueError(f"tool_choice names {min(unknown)!r}, which is not one of the tools. Add it to tools.")
+        if value not in (None, "none"):
+            check_tool_choice(chosen_names(value) or (), [tool.function.name for tool in info.data.get("tools") or ()])
         return value
 
     @field_validator("max_completion_tokens")

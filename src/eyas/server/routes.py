@@ -1,6 +1,6 @@
 """The HTTP routes.
 
-POST /v1/chat/completions, /v1/completions
+POST /v1/chat/completions, /v1/completions, /v1/responses (as a chat)
     request_body (limits) -> openai_requests (schema) -> request_parser -> generation (engine) -> response_builder
                                                                        -> JSON, or events of sse with stream=true
 POST /tokenize      GET /v1/models  /health  /ready  /metrics  /ui      Vertex AI's routes, if it starts the server
@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from fastapi import FastAPI, Request
@@ -30,6 +30,8 @@ from eyas.server.openai_requests import ChatRequest, CompletionRequest, Generati
 from eyas.server.request_body import JsonRoute
 from eyas.server.request_parser import RequestParser, check_model
 from eyas.server.response_builder import ChatResponseBuilder, CompletionResponseBuilder, ResponseBuilder, ServedModel
+from eyas.server.responses_api import ResponsesBuilder, ResponsesResponse, stream_response_events
+from eyas.server.responses_api_requests import ResponsesRequest
 from eyas.server.sse import EventStreamResponse, stream_events
 from eyas.server.vertex import VertexConfig, is_predict_body, parse_body, parse_instances
 
@@ -39,6 +41,7 @@ Phase = Literal["warming", "ready", "draining"]
 REQUEST_MODELS = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
+    "/v1/responses": ResponsesRequest,
     "/tokenize": TokenizeRequest,
 }
 
@@ -64,7 +67,7 @@ GENERATION_ERRORS = BODY_ERRORS | _describe_errors(
 REJECTIONS = {429: "queue_full", 503: "not_ready"}  # HTTP status -> reason
 UNCOUNTED_PATHS = ("/metrics", "/health", "/ready")  # called by machines, all the time
 NOT_READY = _describe_errors({503: "Not ready, or failed."})
-EVENT_SCHEMA = {"type": "string", "description": "A chunk as JSON; the last event is [DONE]."}
+EVENT_SCHEMA = {"type": "string", "description": "A chunk or event as JSON. The last chunk is [DONE]."}
 STREAM_CONTENT = {  # itemSchema is OpenAPI 3.2's, for one event
     "text/event-stream": {"itemSchema": {"type": "object", "properties": {"data": EVENT_SCHEMA}, "required": ["data"]}}
 }
@@ -113,6 +116,7 @@ class _PreparedCall:
     body: GenerationRequest
     generation: Generation
     builder: ResponseBuilder
+    build_response: Callable[[Sequence[RequestOutput], responses.Usage], responses.ResponseModel]
 
 
 class Api:
@@ -144,6 +148,8 @@ class Api:
         add("/v1/chat/completions", self.chat, methods=["POST"], responses=chat, response_model=None)
         add("/v1/completions", self.completions, methods=["POST"], responses=completion, response_model=None)
         tokens = responses.TokenizeResponse
+        response = GENERATION_ERRORS | {200: {"model": ResponsesResponse, **success}}
+        add("/v1/responses", self.create_response, methods=["POST"], responses=response, response_model=None)
         add("/tokenize", self.tokenize, methods=["POST"], responses=BODY_ERRORS, response_model=tokens)
         add("/v1/models", self.models, methods=["GET"], responses=COMMON_ERRORS, response_model=responses.ModelList)
         add("/v1/messages", self.refuse_messages, methods=["POST"], include_in_schema=False)
@@ -196,6 +202,19 @@ class Api:
     async def completions(self, body: CompletionRequest, request: Request) -> Response:
         """Continues a text."""
         return await self._generate(body, request)
+
+    async def create_response(self, body: ResponsesRequest, request: Request) -> Response:
+        """Generates the next items of a conversation."""
+        self._require_ready()
+        call = await self._prepare(body.to_chat())
+        assert isinstance(call.builder, ChatResponseBuilder), type(call.builder)
+        builder = ResponsesBuilder(body, call.builder)
+        if not body.stream:
+            (content,) = await self._run_all([replace(call, build_response=builder.build_response)], request)
+            return Response(content, media_type="application/json")
+        call.generation.submit()
+        events = stream_response_events(call.generation, builder)
+        return EventStreamResponse(events, lambda: self._finish([call], request))
 
     async def tokenize(self, body: TokenizeRequest) -> Response:
         """Returns the token ids of a prompt or of rendered messages."""
@@ -278,7 +297,8 @@ class Api:
             builder = CompletionResponseBuilder(self.model, bool(body.return_token_ids), echoed)
         requests = await self._on_parser_thread(self.parser.parse, body, builder.call_id)
         observe = self.metrics.requests.observe_tokens
-        return _PreparedCall(body, Generation(self.async_engine, requests, body.n or 1, observe), builder)
+        generation = Generation(self.async_engine, requests, body.n or 1, observe)
+        return _PreparedCall(body, generation, builder, builder.build_response)
 
     async def _run_all(self, calls: Sequence[_PreparedCall], request: Request) -> list[bytes]:
         """Submits all calls or none, and returns their response bodies in order."""
@@ -287,7 +307,7 @@ class Api:
             bodies = []
             for call in calls:  # the engine runs them all at once
                 outputs = await call.generation.collect()
-                bodies.append(call.builder.build_response(outputs, call.generation.usage).json_bytes())
+                bodies.append(call.build_response(outputs, call.generation.usage).json_bytes())
             return bodies
 
         for number, call in enumerate(calls):

@@ -7,6 +7,7 @@ from typing import Any
 from eyas.chat.tool_format import ToolFamily, ToolFormat, new_call_id
 from eyas.chat.tool_grammar import CallRules
 from eyas.chat.tool_parser import ParsedCall, ParsedText
+from eyas.engine.min_length import MinLength
 from eyas.engine.request import Request
 from eyas.server.http_errors import ApiError, bad_request
 from eyas.server.openai_messages import AllowedTools, Tool, ToolReference
@@ -89,7 +90,7 @@ class AnswerParser:
 
     def __init__(self, use: ToolUse, request: Request) -> None:
         self._use = use
-        has_grammar = request.grammar is not None
+        has_grammar = not isinstance(request.grammar, MinLength | None)
         self._parser = use.format.parser(
             use.definitions, request.prompt_ids, has_calls=bool(use.tools), has_grammar=has_grammar
         )

@@ -1,0 +1,343 @@
+"""Response objects and events of POST /v1/responses, built from the messages and deltas of the chat API.
+
+    chat chunk         events
+    reasoning          output_item.added, content_part.added, reasoning_text.delta ...
+    content            (the item before: .done events) output_item.added, content_part.added, output_text.delta ...
+    tool call          output_item.added, function_call_arguments.delta, function_call_arguments.done, output_item.done
+
+A stream begins with response.created and ends with response.completed, .incomplete or .failed. Each event has a number.
+"""
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from eyas.engine.request import RequestOutput
+from eyas.server.generation import Generation, OutputDelta
+from eyas.server.http_errors import ApiError
+from eyas.server.openai_responses import ChatChunkChoice, ResponseModel, TokenLogprobs, Usage
+from eyas.server.response_builder import ChatResponseBuilder
+from eyas.server.responses_api_requests import ResponsesRequest
+
+Status = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class TextPart(ResponseModel):
+    """The text of a message."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any]
+    logprobs: list[TokenLogprobs]
+
+
+class ReasoningPart(ResponseModel):
+    """The text of a reasoning item."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class MessageOutput(ResponseModel):
+    """A message of the model."""
+
+    type: Literal["message"]
+    id: str
+    role: Literal["assistant"]
+    status: Status
+    content: list[TextPart]
+
+
+class CallOutput(ResponseModel):
+    """A function call of the model. arguments: a JSON object as text."""
+
+    type: Literal["function_call"]
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: Status
+
+
+class ReasoningOutput(ResponseModel):
+    """The thoughts of the model."""
+
+    type: Literal["reasoning"]
+    id: str
+    summary: list[Any]
+    content: list[ReasoningPart]
+    status: Status
+
+
+OutputItem = MessageOutput | CallOutput | ReasoningOutput
+
+
+class InputDetails(ResponseModel):
+    """The input tokens that were found in the prefix cache. The server does not count those that it adds."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputDetails(ResponseModel):
+    """The output tokens that are thoughts."""
+
+    reasoning_tokens: int
+
+
+class ResponsesUsage(ResponseModel):
+    """The token counts of one call."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class IncompleteDetails(ResponseModel):
+    """Why a response is incomplete."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class ResponsesError(ResponseModel):
+    """Why a response failed."""
+
+    code: Literal["server_error"]
+    message: str
+
+
+class ResponsesResponse(ResponseModel):
+    """The body of a response to POST /v1/responses without stream."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    model: str
+    status: Status
+    output: list[OutputItem]
+    error: ResponsesError | None
+    incomplete_details: IncompleteDetails | None
+    usage: ResponsesUsage | None
+    parallel_tool_calls: bool
+    tool_choice: Any
+    tools: list[Any]
+    store: Literal[False]
+    background: Literal[False]
+    previous_response_id: None
+    truncation: Literal["disabled"]
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str] = Field(description="As in the request.")
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    reasoning: dict[str, Any]
+    text: dict[str, Any]
+
+
+class ResponsesBuilder:
+    """The builder of the response, or the events, of one call. It may be used once."""
+
+    def __init__(self, body: ResponsesRequest, chat: ChatResponseBuilder) -> None:
+        self._chat = chat
+        self._header = _describe(body) | {
+            "id": f"resp_{chat.call_id}",
+            "object": "response",
+            "created_at": chat.header["created"],
+            "model": chat.header["model"],
+        }
+        self._items: list[dict[str, Any]] = []
+        self._is_open = False  # the last item may still grow
+        self._reason: str | None = None
+        self._num_events = 0
+
+    def build_response(self, outputs: Sequence[RequestOutput], usage: Usage) -> ResponsesResponse:
+        """Builds the response of a call without stream."""
+        (choice,) = self._chat.build_response(outputs, usage).choices
+        message = choice.message
+        content = None if choice.logprobs is None else choice.logprobs.content
+        for _ in self._add_texts(message.reasoning_content, message.content or "", content or []):
+            pass
+        for call in message.tool_calls:
+            for _ in self._add_call(call.id, call.function.name, call.function.arguments):
+                pass
+        for _ in self._finish(choice.finish_reason):
+            pass
+        return self._response(usage)
+
+    def begin(self) -> Iterator[dict[str, Any]]:
+        """Yields the first events."""
+        response = self._response(None).model_dump()
+        yield self._event("response.created", response=response)
+        yield self._event("response.in_progress", response=response)
+
+    def continue_with(self, delta: OutputDelta, generation: Generation) -> Iterator[dict[str, Any]]:
+        """Yields the events of a delta."""
+        for chunk in self._chat.build_chunks(delta, generation.requests[delta.index], {}):
+            choice = chunk.choices[0]
+            yield from self._add_choice(choice)
+            if choice.finish_reason is not None:
+                yield from self._finish(choice.finish_reason)
+
+    def end(self, usage: Usage) -> Iterator[dict[str, Any]]:
+        """Yields the last event."""
+        response = self._response(usage)
+        yield self._event(f"response.{response.status}", response=response.model_dump())
+
+    def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
+        """Yields the last event of a response that the server could not finish."""
+        response = self._response(None).model_dump()
+        failure = {"code": "server_error", "message": error.body.error.message}
+        yield self._event("response.failed", response=response | {"status": "failed", "error": failure})
+
+    def _add_choice(self, choice: ChatChunkChoice) -> Iterator[dict[str, Any]]:
+        part = choice.delta
+        logprobs = [] if choice.logprobs is None else choice.logprobs.content
+        yield from self._add_texts(part.reasoning_content, part.content, logprobs)
+        for call in part.tool_calls:
+            if call.id:
+                yield from self._add_call(call.id, call.function.name, call.function.arguments)
+            elif call.function.arguments:
+                yield from self._grow_call(call.function.arguments)
+
+    def _add_texts(self, reasoning: str, content: str, logprobs: Sequence[TokenLogprobs]) -> Iterator[dict[str, Any]]:
+        if reasoning:
+            yield from self._add_text("reasoning", reasoning, [])
+        if content:
+            yield from self._add_text("message", content, [entry.model_dump() for entry in logprobs])
+
+    def _add_text(self, kind: str, text: str, logprobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        if not self._is_open or self._items[-1]["type"] != kind:
+            role = {"role": "assistant"} if kind == "message" else {"summary": []}
+            yield from self._open({"type": kind, **role, "content": []})
+            item = self._items[-1]
+            empty: dict[str, Any] = {"type": "reasoning_text", "text": ""}
+            if kind == "message":
+                empty = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            item["content"].append(empty)
+            yield self._item_event("response.content_part.added", content_index=0, part=empty)
+        (part,) = self._items[-1]["content"]
+        part["text"] += text
+        if kind == "message":
+            part["logprobs"] += logprobs
+        extra = {"logprobs": logprobs} if kind == "message" else {}
+        yield self._item_event(f"response.{part['type']}.delta", content_index=0, delta=text, **extra)
+
+    def _add_call(self, call_id: str, name: str, arguments: str) -> Iterator[dict[str, Any]]:
+        yield from self._open({"type": "function_call", "call_id": call_id, "name": name, "arguments": ""})
+        if arguments:
+            yield from self._grow_call(arguments)
+
+    def _grow_call(self, arguments: str) -> Iterator[dict[str, Any]]:
+        self._items[-1]["arguments"] += arguments
+        yield self._item_event("response.function_call_arguments.delta", delta=arguments)
+
+    def _open(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield from self._close("completed")
+        prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}[item["type"]]
+        item = {"id": f"{prefix}_{uuid.uuid4().hex}", "status": "in_progress", **item}
+        self._items.append(item)
+        self._is_open = True
+        yield self._event("response.output_item.added", output_index=len(self._items) - 1, item=item)
+
+    def _close(self, status: Status) -> Iterator[dict[str, Any]]:
+        """Ends the last item, if it is still open."""
+        if not self._is_open:
+            return
+        item = self._items[-1]
+        item["status"] = status
+        self._is_open = False
+        if item["type"] == "function_call":
+            done = {"arguments": item["arguments"], "name": item["name"]}
+            yield self._item_event("response.function_call_arguments.done", **done)
+        else:
+            (part,) = item["content"]
+            texts = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if "logprobs" in part else {})
+            yield self._item_event(f"response.{part['type']}.done", content_index=0, **texts)
+            yield self._item_event("response.content_part.done", content_index=0, part=part)
+        yield self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)
+
+    def _finish(self, reason: str) -> Iterator[dict[str, Any]]:
+        if not self._items:
+            yield from self._add_text("message", "", [])
+        self._reason = reason
+        yield from self._close("incomplete" if reason == "length" else "completed")
+
+    def _item_event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        return self._event(kind, item_id=self._items[-1]["id"], output_index=len(self._items) - 1, **fields)
+
+    # Items and parts change later: an event is valid until the next one is asked for.
+    def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        self._num_events += 1
+        return {"type": kind, "sequence_number": self._num_events - 1, **fields}
+
+    def _response(self, usage: Usage | None) -> ResponsesResponse:
+        is_cut = self._reason == "length"
+        return ResponsesResponse.model_validate(
+            {
+                **self._header,
+                "status": "in_progress" if usage is None else "incomplete" if is_cut else "completed",
+                "output": self._items,
+                "error": None,
+                "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+                "usage": None if usage is None else _convert_usage(usage),
+            }
+        )
+
+
+async def stream_response_events(generation: Generation, builder: ResponsesBuilder) -> AsyncIterator[bytes]:
+    """Yields the server-sent events of a submitted generation."""
+    for event in builder.begin():
+        yield _to_bytes(event)
+    try:
+        async for delta in generation.deltas():
+            for event in builder.continue_with(delta, generation):
+                yield _to_bytes(event)
+        for event in builder.end(generation.usage):
+            yield _to_bytes(event)
+    except ApiError as error:
+        for event in builder.fail(error):
+            yield _to_bytes(event)
+
+
+def _to_bytes(event: dict[str, Any]) -> bytes:
+    return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
+
+
+def _describe(body: ResponsesRequest) -> dict[str, Any]:
+    """Returns the parameters of the request that the response repeats."""
+    text = {} if body.text is None else body.text.model_dump(exclude_none=True, by_alias=True)
+    choice = body.tool_choice or "auto"
+    return {
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "top_logprobs": body.top_logprobs or 0,
+        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+        "tools": [tool.model_dump() for tool in body.tools or ()],
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+        "text": {"format": {"type": "text"}} | text,
+        "store": False,
+        "background": False,
+        "previous_response_id": None,
+        "truncation": "disabled",
+    }
+
+
+def _convert_usage(usage: Usage) -> dict[str, Any]:
+    details = getattr(usage, "completion_tokens_details", None)
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0 if details is None else details.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }

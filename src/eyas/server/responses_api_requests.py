@@ -1,0 +1,305 @@
+"""Models of the bodies of POST /v1/responses, OpenAI's newer API, and their conversion to chat requests.
+
+The server keeps no responses: clients send the whole conversation as `input`, and get output items that fit there.
+"""
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+
+from eyas.server.openai_messages import (
+    SOME,
+    WHOLE,
+    AllowedTools,
+    AllowedToolSet,
+    AssistantMessage,
+    ChatMessage,
+    FunctionCall,
+    FunctionName,
+    FunctionReference,
+    StrictModel,
+    SystemMessage,
+    Tool,
+    ToolCall,
+    ToolMessage,
+    ToolReference,
+    UserMessage,
+)
+from eyas.server.openai_requests import (
+    MAX_LOGPROBS,
+    MAX_TOKENS,
+    ChatRequest,
+    IgnoredParameters,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    ReasoningEffort,
+    ResponseFormat,
+    TextFormat,
+    check_tool_choice,
+)
+from eyas.server.schema_rules import any_of, given, rules
+
+LOGPROBS = "message.output_text.logprobs"
+Status = Literal["in_progress", "completed", "incomplete"]
+Include = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
+
+
+class InputText(StrictModel):
+    """A text part of an item. Clients copy `annotations` and `logprobs` from responses."""
+
+    type: Literal["input_text", "output_text", "reasoning_text", "summary_text", "text"]
+    text: str
+    annotations: list[Any] | None = Field(None, description="Ignored.")
+    logprobs: list[Any] | None = Field(None, description="Ignored.")
+
+
+InputTexts = Annotated[list[InputText], Field(min_length=1)]
+
+
+class _Item(StrictModel):
+    id: str | None = None
+    status: Status | None = None
+
+
+class MessageItem(_Item):
+    """A text that a user, the system or the model wrote. Its type may be left out."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "system", "developer", "assistant"]
+    content: str | InputTexts
+    phase: str | None = Field(None, description="Ignored.")
+
+
+class CallItem(_Item):
+    """A call that the model made earlier."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class CallOutputItem(_Item):
+    """The result of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | InputTexts
+
+
+class ReasoningItem(_Item):
+    """Earlier reasoning. The chat template keeps or drops it."""
+
+    type: Literal["reasoning"]
+    summary: list[InputText] | None = None
+    content: list[InputText] | None = None
+    encrypted_content: str | None = Field(None, description="Ignored.")
+
+
+def _item_type(value: Any) -> str:
+    found = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", "message")
+    return found if isinstance(found, str) else ""
+
+
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[CallItem, Tag("function_call")]
+    | Annotated[CallOutputItem, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")],
+    Discriminator(_item_type),
+]
+
+
+class FunctionTool(StrictModel):
+    """A function that the model may call. strict: default false, as in the chat API."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedTool(StrictModel):
+    """A function by its name."""
+
+    type: Literal["function"]
+    name: FunctionName
+
+
+class NamedTools(StrictModel):
+    """A `tool_choice` that restricts the tools."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1)]
+
+
+class SchemaFormat(StrictModel):
+    """Output that is JSON of a given schema."""
+
+    type: Literal["json_schema"]
+    name: str
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextConfig(StrictModel):
+    """The form of the text. verbosity: ignored."""
+
+    format: Annotated[TextFormat | JsonObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class Reasoning(StrictModel):
+    """The effort of the thoughts. No summary is written; the thoughts themselves are in the response."""
+
+    effort: ReasoningEffort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = Field(None, description="Ignored.")
+    generate_summary: Literal["auto", "concise", "detailed"] | None = Field(None, description="Ignored.")
+
+
+class ResponsesStreamOptions(StrictModel):
+    """Options of a streamed response. include_obfuscation: ignored."""
+
+    include_obfuscation: bool | None = None
+
+
+class ResponsesRequest(IgnoredParameters):
+    """The body of a request to POST /v1/responses."""
+
+    model_config = rules(
+        any_of({"properties": {"tool_choice": {"enum": ["none", "auto", None]}}}, given("tools", SOME)),
+    )
+
+    model: Annotated[str, Field(description="Name of the served model, as in GET /v1/models.")]
+    input: Annotated[str | Annotated[list[InputItem], Field(min_length=1)], Field(description="The conversation.")]
+    instructions: str | None = Field(None, description="A system message in front of the conversation.")
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS), WHOLE] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, description="Default 1. 0 is greedy.")] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
+    include: list[Include] | None = Field(None, description=f"{LOGPROBS}: log-probabilities of the text.")
+    tools: list[FunctionTool] | None = Field(None, description="Functions that the model may call.")
+    tool_choice: (
+        Literal["auto", "none", "required"] | Annotated[NamedTool | NamedTools, Field(discriminator="type")] | None
+    ) = None
+    parallel_tool_calls: bool | None = Field(None, description="Default true. false: at most one call.")
+    text: TextConfig | None = None
+    reasoning: Reasoning | None = None
+    stream: bool | None = None
+    stream_options: ResponsesStreamOptions | None = None
+    truncation: Literal["disabled"] | None = Field(None, description="Not supported beyond disabled.")
+    background: Literal[False] | None = Field(None, description="Not supported beyond false.")
+    previous_response_id: None = Field(None, description="Not supported. Send the whole conversation as input.")
+    conversation: None = Field(None, description="Not supported. Send the whole conversation as input.")
+
+    @field_validator("previous_response_id", "conversation", mode="before")
+    @classmethod
+    def _is_stateless(cls, value: Any) -> None:
+        if value is not None:
+            raise ValueError("The server keeps no responses. Send the whole conversation as input.")
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _names_tools(cls, value: Any, info: ValidationInfo) -> Any:
+        is_named = isinstance(value, NamedTool | NamedTools)
+        named = [tool.name for tool in getattr(value, "tools", [value])] if is_named else []
+        if is_named or value == "required":
+            check_tool_choice(named, [tool.name for tool in info.data.get("tools") or ()])
+        return value
+
+    def to_chat(self) -> ChatRequest:
+        """Returns the chat request with the same meaning."""
+        has_logprobs = LOGPROBS in (self.include or ())
+        parameters = {
+            "model": self.model,
+            "messages": [*self._system_messages(), *_to_messages(self.input)],
+            "max_tokens": self.max_output_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "logprobs": has_logprobs or None,
+            "top_logprobs": self.top_logprobs if has_logprobs else None,
+            "tools": None if self.tools is None else [_to_tool(tool) for tool in self.tools],
+            "tool_choice": _to_choice(self.tool_choice) if self.tools else None,
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "response_format": None if self.text is None else _to_format(self.text.format),
+            "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
+            "stream": self.stream,
+            "user": self.user,
+            "metadata": self.metadata,
+        }
+        return ChatRequest.model_validate(parameters)
+
+    def _system_messages(self) -> list[SystemMessage]:
+        return [] if not self.instructions else [SystemMessage(role="system", content=self.instructions)]
+
+
+def _text(content: str | list[InputText] | None) -> str:
+    return content if isinstance(content, str) else "\n".join(part.text for part in content or ())
+
+
+def _to_messages(items: str | list[InputItem]) -> list[ChatMessage]:
+    """Returns the chat messages. Reasoning, text and calls of one turn become one message of the assistant."""
+    if isinstance(items, str):
+        return [UserMessage(role="user", content=items)]
+    messages: list[ChatMessage] = []
+    turn: dict[str, Any] = {}
+
+    def end_turn() -> None:
+        if turn:
+            messages.append(AssistantMessage(role="assistant", **turn))
+            turn.clear()
+
+    for item in items:
+        if isinstance(item, ReasoningItem):
+            thoughts = _text(item.content) or _text(item.summary)
+            if "content" in turn or "tool_calls" in turn:
+                end_turn()
+            if thoughts:
+                turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), thoughts)))
+        elif isinstance(item, CallItem):
+            call = ToolCall(id=item.call_id, function=FunctionCall(name=item.name, arguments=item.arguments))
+            turn["tool_calls"] = [*turn.get("tool_calls", ()), call]
+        elif isinstance(item, MessageItem) and item.role == "assistant":
+            if "content" in turn or "tool_calls" in turn:
+                end_turn()
+            turn["content"] = _text(item.content)
+        else:
+            end_turn()
+            messages.append(_to_message(item))
+    end_turn()
+    return messages
+
+
+def _to_message(item: MessageItem | CallOutputItem) -> ChatMessage:
+    if isinstance(item, CallOutputItem):
+        return ToolMessage(role="tool", content=_text(item.output), tool_call_id=item.call_id)
+    if item.role == "user":
+        return UserMessage(role="user", content=_text(item.content))
+    return SystemMessage(role=cast(Literal["system", "developer"], item.role), content=_text(item.content))
+
+
+def _to_tool(tool: FunctionTool) -> Tool:
+    return Tool.model_validate({"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)})
+
+
+def _to_choice(choice: str | NamedTool | NamedTools | None) -> Any:
+    if isinstance(choice, NamedTool):
+        return _to_reference(choice)
+    if isinstance(choice, NamedTools):
+        tools = [_to_reference(tool) for tool in choice.tools]
+        return AllowedTools(type="allowed_tools", allowed_tools=AllowedToolSet(mode=choice.mode, tools=tools))
+    return choice
+
+
+def _to_reference(tool: NamedTool) -> ToolReference:
+    return ToolReference(type="function", function=FunctionReference(name=tool.name))
+
+
+def _to_format(form: TextFormat | JsonObjectFormat | SchemaFormat | None) -> ResponseFormat | None:
+    if not isinstance(form, SchemaFormat):
+        return form
+    schema = form.model_dump(exclude={"type"}, exclude_none=True, by_alias=True)
+    return JsonSchemaFormat.model_validate({"type": "json_schema", "json_schema": schema})
