@@ -14,9 +14,11 @@ PAGE = (ROOT / "docs" / "deploy.md").read_text()
 def test_its_recipe_is_valid():
     import tomllib
 
-    (text,) = re.findall(r"```toml\n(.+?)```", PAGE, re.DOTALL)
-    config = build(DeployConfig, tomllib.loads(text)["deploy"])
-    assert config.vertex.replicas == (1, 4)
+    serving, jobs = (
+        build(DeployConfig, tomllib.loads(text)["deploy"]) for text in re.findall(r"```toml\n(.+?)```", PAGE, re.DOTALL)
+    )
+    assert serving.vertex.replicas == (1, 4)
+    assert jobs.vertex.jobs.train_machines == 2
 
 
 def test_it_names_only_what_exists():

@@ -1,10 +1,12 @@
 """SGLang and vLLM start with the parsers of a target's family."""
 
+import tomllib
+
 import pytest
 from transformers import PreTrainedTokenizerBase
 
 from eyas.chat.tool_format import load_families
-from eyas.deploy.engine_parsers import REASONING_PARSERS, TOOL_PARSERS, parser_arguments
+from eyas.deploy.engine_parsers import PARSERS, parser_arguments
 from eyas.model.target_dir import load_tokenizer, resolve_target
 
 # facts of vLLM 0.32's tool_parsers/__init__.py and of SGLang's function_call_parser.py, restated by hand
@@ -45,10 +47,11 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 def test_every_name_is_one_of_the_engine_and_every_family_is_ours():
     families = {family.name for family in load_families()}
-    assert set(TOOL_PARSERS) <= families
-    assert set(REASONING_PARSERS) <= families
-    assert {vllm for vllm, _ in TOOL_PARSERS.values()} <= VLLM
-    assert {sglang for _, sglang in TOOL_PARSERS.values()} <= SGLANG
+    known = tomllib.loads(PARSERS.read_text())
+    for parsers in known.values():
+        assert set(parsers["reasoning"]) <= set(parsers["tool-call"]) <= families
+    assert set(known["vllm"]["tool-call"].values()) <= VLLM
+    assert set(known["sglang"]["tool-call"].values()) <= SGLANG
 
 
 @pytest.mark.parametrize(

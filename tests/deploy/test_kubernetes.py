@@ -467,7 +467,7 @@ def test_without_a_head_only_the_jobs_are_written(recipe, tmp_path, capsys):
     command = ["deploy", "kubernetes", str(recipe), "--out", str(tmp_path / "run"), "deploy.engine=sglang"]
     assert main(command) == 0
     said = capsys.readouterr().err
-    assert said.startswith("The run has no head yet. Only the Jobs that make one are written.")
+    assert said.startswith("The run has no head yet. Only the jobs that make one are written.")
     assert "error" not in said
     assert len(run_printed(said, tmp_path)) == 5
     (tmp_path / "run" / "recipe.toml").write_text('[target]\nmodel = "embedded"\n')
@@ -475,7 +475,9 @@ def test_without_a_head_only_the_jobs_are_written(recipe, tmp_path, capsys):
     assert [one.weight for one in told] == ["ok"]
     assert told[0].problem.startswith("deploy kubernetes is finished")
     assert main([*command, "--upload"]) == 2
+    capsys.readouterr()
     assert main(["deploy", "vertex", *command[2:]]) == 2
+    assert "Run `eyas run` with this recipe first" in capsys.readouterr().err
     recipe.write_text(RECIPE.replace('head = "embedded"', "").replace("jobs_image", "# jobs_image"))
     capsys.readouterr()
     assert main(command) == 2
@@ -527,8 +529,7 @@ def test_upload_writes_where_the_pods_read(recipe, tmp_path, capsys, engine):
 @pytest.mark.parametrize(
     ("override", "said"),
     [("deploy.enigne=vllm", "deploy.engine"), ("deploy.kubernetes.replicas=[3,1]", "deploy.kubernetes.replicas"),
-     ("deploy.vertex.zone=x", "Unknown key deploy.vertex.zone"), ("name=Pair_1", "Set deploy.name to"),
-
+     ("deploy.vertex.zone=x", "Unknown key deploy.vertex.zone"), ("name=Pair_1", "Set name to"),
      ("deploy.image=''", "deploy.image is empty")],
 )  # fmt: skip
 def test_a_wrong_recipe_is_rejected(recipe, tmp_path, capsys, override, said):

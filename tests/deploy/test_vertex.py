@@ -11,12 +11,13 @@ from tests.doubles.stores import gcs
 from tests.doubles.vertex import FakeVertex
 
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
+from eyas.base.storage import to_json
 from eyas.cli import main
 from eyas.deploy import vertex_deployment
 from eyas.deploy.config import DeployConfig, VertexConfig
-from eyas.deploy.launch import Launch, ServedModel, build_launch
+from eyas.deploy.launch import Launch, ServedModel, build_launch, write_objects
 from eyas.deploy.vertex_client import RetryPolicy, VertexClient
-from eyas.deploy.vertex_deployment import DEPLOYMENT, ENDPOINT, MODEL, build_requests, write_requests
+from eyas.deploy.vertex_deployment import DEPLOYMENT, ENDPOINT, MODEL, build_requests
 
 PARENT = "projects/my-project/locations/europe-west4"
 FAST = RetryPolicy(backoff_s=(0.01, 0.01, 0.01), poll_interval_s=0.01, timeout_s=20.0)
@@ -123,8 +124,9 @@ def test_ids_change_with_the_content_and_not_with_replicas(head):
 
 def test_googles_client_parses_the_written_requests(head, config, tmp_path):
     out = tmp_path / "vertex"
-    first = write_requests(config, launch(head), out)
-    assert write_requests(config, launch(head), out) == first, "the files are written once"
+    requests = build_requests(config, launch(head))
+    first = write_objects(out, "vertex", requests, {"head": "sha256:a"}, to_json)
+    assert write_objects(out, "vertex", requests, {"head": "sha256:a"}, to_json) == first, "the files are written once"
     api = VertexClient(config, FAST)
     for kind, name in (
         ("UploadModelRequest", MODEL),

@@ -1,4 +1,4 @@
-"""The part of Vertex AI's REST API that a deployment needs, on loopback: it keeps models, endpoints and operations.
+"""The part of Vertex AI's REST API that eyas needs, on loopback: it keeps models, endpoints, operations and jobs.
 
 It writes down every request, and can be told to misbehave as `tests.doubles.gcs` can. Written after
 https://docs.cloud.google.com/vertex-ai/docs/reference/rest/v1.
@@ -25,12 +25,17 @@ PARENT = r"(projects/[^/]+/locations/[^/]+)"
 
 @dataclass
 class FakeVertex(Loopback):
-    """polls: how often an operation is asked for before it has ended. fails: what ends the next operation of a kind."""
+    """polls: how often an operation or a job is asked for before it has ended. fails: what ends the next one of a kind.
+
+    on_job: called with a job that ends well, to write what its stage would have written.
+    """
 
     polls: int = 1
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
     operations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    on_job: Any = None
     fails: dict[str, dict[str, Any]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str, Any]] = field(default_factory=list)
@@ -129,6 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
         if found := re.fullmatch(rf"{PARENT}/endpoints", path):
             fresh = {**body, "deployedModels": [], "trafficSplit": {}, "dedicatedEndpointDns": "7.prediction.example"}
             return self._make(store.endpoints, "create", f"{path}/{query['endpointId']}", fresh)
+        if "/customJobs" in path:
+            return self._do_job(method, path, body, query)
         name, _, verb = path.partition(":")
         place = store.models if "/models/" in name else store.endpoints
         if name not in place:
@@ -138,6 +145,38 @@ class _Handler(BaseHTTPRequestHandler):
         if method == "DELETE":
             return self._delete(place, name)
         return self._change(place[name], name, verb, body)
+
+    def _do_job(self, method: str, path: str, body: Any, query: dict[str, str]) -> tuple[int, Any]:
+        """CustomJobs: the first pool has one replica, the others have some. Several jobs may have one display name."""
+        jobs, (name, _, verb) = self.store.jobs, path.partition(":")
+        if method == "POST" and name.endswith("/customJobs"):
+            pools = body["jobSpec"]["workerPoolSpecs"]
+            if int(pools[0]["replicaCount"]) != 1 or any(int(pool["replicaCount"]) < 1 for pool in pools):
+                return 400, "the first worker pool must have one replica, the others at least one"
+            number = len(jobs) + 1
+            job = {**body, "name": f"{name}/{number}", "createTime": f"2026-11-23T00:00:{number:02}Z"}
+            jobs[job["name"]] = job | {"state": "JOB_STATE_PENDING", "left": self.store.polls}
+            return 200, self._look_at_job(job["name"])
+        if name.endswith("/customJobs"):
+            (wanted,) = re.findall(r'display_name="([^"]*)"', query["filter"])
+            return 200, {"customJobs": [self._look_at_job(key) for key in jobs if jobs[key]["displayName"] == wanted]}
+        if name not in jobs:
+            return 404, f"{name} is not found"
+        if verb == "cancel" and jobs[name]["left"] >= 0:
+            jobs[name] |= {"state": "JOB_STATE_CANCELLED", "left": -1}
+        return 200, {} if verb == "cancel" else self._look_at_job(name, 1)
+
+    def _look_at_job(self, name: str, polls: int = 0) -> dict[str, Any]:
+        job, store = self.store.jobs[name], self.store
+        if job["left"] >= 0:
+            job["left"] -= polls
+            job["state"] = "JOB_STATE_RUNNING" if job["left"] < store.polls else job["state"]
+            if job["left"] < 0:
+                job["error"] = store.fails.pop("job", None)
+                job["state"] = "JOB_STATE_FAILED" if job["error"] else "JOB_STATE_SUCCEEDED"
+                if store.on_job is not None and not job["error"]:
+                    store.on_job(job)
+        return {key: value for key, value in job.items() if key != "left" and value is not None}
 
     def _make(self, place: dict[str, Any], kind: str, name: str, resource: Any) -> tuple[int, Any]:
         if name in place:

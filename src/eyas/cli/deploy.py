@@ -3,15 +3,18 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
-from eyas.base.provenance import has_provenance, require_finished
-from eyas.deploy import kubernetes, kubernetes_jobs, vertex_deployment
+from eyas.base.provenance import has_provenance, read_provenance, require_finished
+from eyas.base.storage import to_json
+from eyas.deploy import kubernetes, kubernetes_jobs, vertex_deployment, vertex_jobs
 from eyas.deploy.engine_parsers import parser_arguments
-from eyas.deploy.launch import Launch, ServedModel, build_launch, upload_artifacts
+from eyas.deploy.launch import Json, Launch, ServedModel, build_launch, upload_artifacts, write_objects
+from eyas.deploy.stage_jobs import DataStages
 from eyas.formats.head_dir import CONFIG_FILE, digest_head
 from eyas.model.target_dir import EMBEDDED, load_hub_tokenizer, resolve_target
 from eyas.recipe import Recipe, Run, open_run
@@ -22,19 +25,22 @@ ADDRESSES = ("endpoint", "base_url", "predict", "stream", "model")
 def run_verb(parsed: argparse.Namespace) -> int:
     """Runs `eyas deploy`: writes the deployment files, then does what --upload, --apply, --status or --delete say."""
     run = open_run(parsed.recipe, parsed.overrides, parsed.out, "cpu")
-    if parsed.platform == "kubernetes" and (parsed.apply or parsed.status or parsed.delete):
-        raise UsageError("--apply, --status and --delete are for vertex only", "Use kubectl with the written files")
+    if parsed.platform == "kubernetes" and (parsed.apply or parsed.status or parsed.delete or parsed.jobs):
+        problem = "--apply, --status, --delete and --jobs are for vertex only"
+        raise UsageError(problem, "Use kubectl with the written files")
     if parsed.upload:
         launch = build_run_launch(run)
-        upload_artifacts(launch)
+        upload_artifacts(launch.artifact_uri, launch.artifacts)
         _log(f"{_list_artifacts(launch)} uploaded to {launch.artifact_uri}")
     directory = write_manifests(run, parsed.platform)
     if parsed.platform == "kubernetes":
         _log("\n".join([f"{directory} is written", *_next_commands(run, directory, parsed.upload)]))
         return 0
-    state = _call_vertex(run, parsed)
+    state = _call_jobs(run, parsed) if parsed.jobs else _call_vertex(run, parsed)
     if state is None:
-        _log(f"{directory} is written. The same command with --apply creates the deployment.")
+        is_jobs = parsed.jobs or not _has_head(run)
+        what = "--jobs --apply runs the jobs" if is_jobs else "--apply creates the deployment"
+        _log(f"{directory} is written. The same command with {what}.")
     else:
         print(json.dumps(state, indent=2) if parsed.json else _format_state(state))
     return 0
@@ -66,17 +72,17 @@ def _choose_parsers(run: Run, target: str | Path) -> tuple[str, ...]:
 def write_manifests(run: Run, platform: str) -> Path:
     """Writes the deployment files of a platform and returns their directory. Raises UsageError if keys are missing."""
     config, out = run.recipe.deploy, run.out / "deploy" / platform
-    if platform == "vertex":
-        vertex_deployment.write_requests(config.vertex, build_run_launch(run), out)
-        return out
-    launch = build_run_launch(run) if config.jobs_image is None or _has_head(run) else None
-    jobs = build_jobs(run.recipe)
+    jobs = _build_vertex_jobs(run) if platform == "vertex" else build_jobs(run.recipe)
+    launch = build_run_launch(run) if not jobs or _has_head(run) else None
     if launch is None:
-        _log("The run has no head yet. Only the Jobs that make one are written. Deploy again when it is trained.")
-        kubernetes.write_manifests(jobs, {}, out)
-    else:
-        serving = kubernetes.build_serving(config.kubernetes, launch)
-        kubernetes.write_manifests(serving | jobs, launch.parents, out)
+        _log("The run has no head yet. Only the jobs that make one are written. Deploy again when it is trained.")
+    parents = {} if launch is None else launch.parents
+    if platform == "vertex":
+        serving = {} if launch is None else vertex_deployment.build_requests(config.vertex, launch)
+        write_objects(out, platform, serving | jobs, parents, to_json)
+        return out
+    serving = {} if launch is None else kubernetes.build_serving(config.kubernetes, launch)
+    kubernetes.write_manifests(serving | jobs, parents, out)
     return out
 
 
@@ -89,14 +95,45 @@ def write_configured_manifests(run: Run) -> list[Path]:
     return [write_manifests(run, platform) for platform in platforms]
 
 
-def build_jobs(recipe: Recipe) -> dict[str, kubernetes.Json]:
+def build_jobs(recipe: Recipe) -> dict[str, Json]:
     """Returns the Kubernetes Jobs of the data stages by file name; {} if deploy.jobs_image is not set."""
     image = recipe.deploy.jobs_image
     if image is None:
         return {}
     worlds = {"prompts": recipe.prompts.world, "respond": 1, "capture": recipe.capture.world, "train": 1}
-    stages = kubernetes_jobs.DataStages(recipe.name, image, to_toml(recipe), worlds, url=recipe.respond.url)
+    stages = DataStages(recipe.name, image, to_toml(recipe), worlds, url=recipe.respond.url)
     return kubernetes_jobs.build_jobs(recipe.deploy.kubernetes, stages)
+
+
+def _build_vertex_jobs(run: Run) -> dict[str, Json]:
+    """Returns the CustomJobs of the stages by file name; {} without deploy.jobs_image or a gs:// bucket."""
+    config = run.recipe.deploy
+    if config.jobs_image is None or not (config.storage or "").startswith("gs://"):
+        return {}
+    return vertex_jobs.build_jobs(config.vertex, *_describe_vertex_run(run))
+
+
+def _describe_vertex_run(run: Run) -> tuple[DataStages, str]:
+    """Returns the stages that run as CustomJobs, and the URL of their run directory."""
+    recipe, config = run.recipe, run.recipe.deploy
+    if config.jobs_image is None or config.storage is None:
+        key = "jobs_image" if config.jobs_image is None else "storage"
+        raise UsageError(f"The recipe has no deploy.{key}", "Set it: jobs on Vertex AI need an image and a bucket")
+    prompts = run.directory("prompts")
+    version = read_provenance(prompts).digest.removeprefix("sha256:")[:12] if has_provenance(prompts) else "no-prompts"
+    url = f"{config.storage.rstrip('/')}/{recipe.name}/run-{version}"
+    model = config.target or recipe.target.model
+    if model != EMBEDDED and Path(model).is_dir():
+        fix = "Copy it to a bucket, and set deploy.target to its gs:// URL"
+        raise UsageError(f"target.model={model} is a directory of this machine, which jobs cannot read", fix)
+    changed = replace(
+        recipe,
+        target=replace(recipe.target, model=vertex_jobs.to_mounted_path(model) if "://" in model else model),
+        features=replace(recipe.features, url=recipe.features.url or f"{url}/features"),
+    )
+    worlds = dict.fromkeys(vertex_jobs.STAGES, 1) | {"capture": recipe.capture.world}
+    worlds["train"] = config.vertex.jobs.train_machines
+    return DataStages(recipe.name, config.jobs_image, to_toml(changed), worlds, recipe.respond.url), url
 
 
 def _has_head(run: Run) -> bool:
@@ -143,16 +180,32 @@ def _log(line: str) -> None:
 
 
 def _call_vertex(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
-    config, launch = run.recipe.deploy.vertex, build_run_launch(run)
+    config = run.recipe.deploy.vertex
     if parsed.status:
-        return vertex_deployment.status(config, launch)
+        return vertex_deployment.status(config, build_run_launch(run))
     if parsed.apply or parsed.delete:
-        return (vertex_deployment.apply if parsed.apply else vertex_deployment.delete)(config, launch, _log)
+        act = vertex_deployment.apply if parsed.apply else vertex_deployment.delete
+        return act(config, build_run_launch(run), _log)
+    return None
+
+
+def _call_jobs(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
+    config, (stages, url) = run.recipe.deploy.vertex, _describe_vertex_run(run)
+    requests = vertex_jobs.build_jobs(config, stages, url)
+    if parsed.status:
+        return vertex_jobs.status(config, requests)
+    if parsed.delete:
+        return vertex_jobs.cancel(config, requests, _log)
+    if parsed.apply:
+        require_finished(run.directory("prompts"), "prompts")
+        return vertex_jobs.apply(config, requests, stages, url, run.out, _log)
     return None
 
 
 def _format_state(state: dict[str, Any]) -> str:
-    """Returns the state of a Vertex AI deployment as lines for a terminal."""
+    """Returns the state of a deployment or of jobs on Vertex AI as lines for a terminal."""
+    if "jobs" in state:
+        return "\n".join(f"{job['name']}: {job['state']}" for job in state["jobs"])
     lines = [state["state"]]
     lines += [f"{key}: {state[key]}" for key in ADDRESSES if state.get(key) is not None]
     for model in state["deployed"]:

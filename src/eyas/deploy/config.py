@@ -24,6 +24,37 @@ def _require_replicas(table: str, replicas: tuple[int, int]) -> None:
 
 
 @dataclass(frozen=True)
+class VertexJobsConfig:
+    """The recipe keys `deploy.vertex.jobs.*`: the machines of the stages before the head, which run as CustomJobs.
+
+    Attributes:
+        machine_type: The machine type of the stages that load the target or train.
+        accelerator_type: The GPU of such a machine, by its name on Vertex AI.
+        accelerator_count: The number of GPUs of such a machine; 0 uses a CPU.
+        train_machines: The number of machines that train together.
+        cpu_machine_type: The machine type of `respond` if respond.url is set.
+        spot: Uses spot machines for all stages but `respond`. A stage continues after its machine was stopped.
+        disk_gb: The disk of a machine in gigabytes.
+        timeout_s: The time limit of a job, in seconds.
+    """
+
+    machine_type: str = "a3-highgpu-1g"
+    accelerator_type: str = "NVIDIA_H100_80GB"
+    accelerator_count: int = 1
+    train_machines: int = 1
+    cpu_machine_type: str = "n2-standard-8"
+    spot: bool = False
+    disk_gb: int = 500
+    timeout_s: int = 604800
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a value out of range."""
+        require_range("deploy.vertex.jobs.accelerator_count", self.accelerator_count, 0)
+        for key in ("train_machines", "disk_gb", "timeout_s"):
+            require_range(f"deploy.vertex.jobs.{key}", getattr(self, key), 1)
+
+
+@dataclass(frozen=True)
 class VertexConfig:
     """The recipe keys `deploy.vertex.*`: the endpoint on Vertex AI and the machines behind it.
 
@@ -61,6 +92,14 @@ class VertexConfig:
     inference_s: int = 600
     shared_memory_mb: int = 16384
     api_endpoint: str | None = None
+    jobs: VertexJobsConfig = field(default_factory=VertexJobsConfig)
+
+    @property
+    def parent(self) -> str:
+        """The resource name of project and location. Raises UsageError without a project."""
+        if self.project is None:
+            raise UsageError("The recipe has no deploy.vertex.project", "Set it to the id of a Google Cloud project")
+        return f"projects/{self.project}/locations/{self.location}"
 
     def __post_init__(self) -> None:
         """Raises UsageError for a value that Vertex AI does not accept."""
@@ -150,7 +189,7 @@ class DeployConfig:
         engine: The engine in the container: eyas (a CPU or one GPU), SGLang or vLLM, each in the image that deploy/
             builds.
         image: The engine's image in your registry, with a tag or a digest.
-        jobs_image: The image of eyas in your registry, for the data stages.
+        jobs_image: The image of eyas in your registry, for the stages before the head; for GPUs that of Dockerfile.gpu.
         name: The name of the endpoint, the Service and the model; by default the name of the recipe.
         storage: The URL of a bucket directory. `eyas deploy` uploads the head to it, and also the target if the target
             is a local directory.

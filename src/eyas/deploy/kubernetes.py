@@ -34,6 +34,10 @@ QUEUE_METRICS = {
     "vllm": "vllm:num_requests_waiting",
 }
 """The gauge of waiting requests of each engine. eyas uses vLLM's name."""
+MONITORS = {
+    "gmp": ("monitoring.googleapis.com/v1", "PodMonitoring"),
+    "operator": ("monitoring.coreos.com/v1", "ServiceMonitor"),
+}
 SCRAPE_PERIOD_S = 15
 PRE_STOP_S, EXIT_S = 10, 10
 SCALE_DOWN = {"scaleDown": {"stabilizationWindowSeconds": 600}}
@@ -66,12 +70,10 @@ def build_serving(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
         objects["autoscaler"] = ("autoscaling/v2", "HorizontalPodAutoscaler", _autoscaler_spec(config, launch))
     else:
         objects["autoscaler"] = ("keda.sh/v1alpha1", "ScaledObject", _scaled_object_spec(config, launch))
-    if config.monitoring == "gmp":
+    if config.monitoring != "none":
         spec = {"selector": {"matchLabels": labels()}, "endpoints": [_scrape_endpoint(config, launch)]}
-        objects["podmonitoring"] = ("monitoring.googleapis.com/v1", "PodMonitoring", spec)
-    elif config.monitoring == "operator":
-        spec = {"selector": {"matchLabels": labels()}, "endpoints": [_scrape_endpoint(config, launch)]}
-        objects["servicemonitor"] = ("monitoring.coreos.com/v1", "ServiceMonitor", spec)
+        version, kind = MONITORS[config.monitoring]
+        objects[kind.lower()] = (version, kind, spec)
     if config.endpoint_picker is not None:
         picker = {"name": config.endpoint_picker, "port": {"number": PICKER_PORT}}
         pool = {"selector": {"matchLabels": labels()}, "targetPorts": [{"number": PORT}], "endpointPickerRef": picker}

@@ -12,37 +12,17 @@ stage whose input is unfinished exits with code 2, and its Job fails.
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from eyas.base.errors import UsageError
 from eyas.deploy.config import NAME, NAME_RULE, KubernetesConfig
 from eyas.deploy.kubernetes_pod import app_labels, build_container, build_object, build_pod
 from eyas.deploy.launch import Json
-from eyas.deploy.stage_jobs import needs_gpu, require_remote_url, stage_command
+from eyas.deploy.stage_jobs import DataStages, needs_gpu, require_remote_url, stage_command
 
 RUNS_MOUNT, RECIPE_MOUNT = "/runs", "/recipe"
 JOBS = "jobs"
 JOB_WAIT_TIMEOUT = "24h"  # of `kubectl wait`
-
-
-@dataclass(frozen=True)
-class DataStages:
-    """The stages that run as Jobs.
-
-    Attributes:
-        name: The name of the recipe.
-        image: The image of eyas.
-        recipe: The text of the resolved recipe.
-        num_pods: Stage -> number of pods, in the order of the stages.
-        url: The URL of the server that `respond` calls (`respond.url`); None if it is not set.
-    """
-
-    name: str
-    image: str
-    recipe: str
-    num_pods: Mapping[str, int]
-    url: str | None
 
 
 def build_jobs(config: KubernetesConfig, stages: DataStages) -> dict[str, Json]:

@@ -171,23 +171,28 @@ def _build_environment(config: DeployConfig, name: str, target: str | None) -> d
     return {name: value for name, value in variables.items() if value is not None}
 
 
-def upload_artifacts(launch: Launch, progress: bool = True) -> None:
-    """Uploads the files of the artifacts that are not yet in the bucket. Raises InputError and StorageError.
+def upload_artifacts(url: str, artifacts: Mapping[str, Path], progress: bool = True) -> None:
+    """Uploads the files of local directories that are not yet below a URL. Raises InputError and StorageError.
 
-    The name of the directory in the bucket contains the digest of its content, and an upload is atomic. So a file that
-    exists with the right size is not uploaded again.
+    An upload is atomic, so a file that exists with the right size is not uploaded again. Requirement: the URL contains
+    a digest of the content.
+
+    Args:
+        url: The URL of a directory in the bucket.
+        artifacts: Name below `url` -> local directory.
+        progress: Prints a progress line.
     """
-    root = StoragePath(launch.artifact_uri)
+    root = StoragePath(url)
     files = {
         f"{name}/{path.relative_to(directory).as_posix()}": path
-        for name, directory in launch.artifacts.items()
+        for name, directory in artifacts.items()
         for path in sorted(directory.rglob("*"))
         if path.is_file() and not path.name.startswith(".")
     }
-    if not launch.artifacts:
+    if not artifacts:
         return
     if not files:
-        raise InputError(f"{' and '.join(map(str, launch.artifacts.values()))} hold no file", "Run `eyas train` first")
+        raise InputError(f"{' and '.join(map(str, artifacts.values()))} hold no file", "Run `eyas train` first")
     sizes = {name: int(detail["size"]) for name, detail in root.list_details().items()}
     with Progress(f"upload to {root}", len(files), "files", enabled=progress) as bar:
         for name, path in files.items():

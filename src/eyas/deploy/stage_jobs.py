@@ -1,15 +1,36 @@
 """Describes how a stage before the head starts in a container. The Jobs of Kubernetes and Vertex AI share it."""
 
 import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from eyas.base.errors import UsageError
 from eyas.deploy.launch import Json
 
 
+@dataclass(frozen=True)
+class DataStages:
+    """The stages that run as Jobs.
+
+    Attributes:
+        name: The name of the recipe.
+        image: The image of eyas.
+        recipe: The text of the resolved recipe.
+        num_pods: Stage -> number of pods or machines, in the order of the stages.
+        url: The URL of the server that `respond` calls (`respond.url`); None if it is not set.
+    """
+
+    name: str
+    image: str
+    recipe: str
+    num_pods: Mapping[str, int]
+    url: str | None
+
+
 def needs_gpu(stage: str, url: str | None) -> bool:
     """Returns True if a stage loads the target or trains. url: `respond.url`; with it, another server answers."""
-    return stage in ("capture", "train") or (stage == "respond" and url is None)
+    return stage not in ("prompts", "respond") or (stage == "respond" and url is None)
 
 
 def stage_command(stage: str, recipe: str, out: str, num_gpus: int, num_machines: int = 1) -> Json:
@@ -23,7 +44,7 @@ def stage_command(stage: str, recipe: str, out: str, num_gpus: int, num_machines
         num_machines: The number of machines that train together. They read RANK, MASTER_ADDR and MASTER_PORT.
     """
     words = [stage, recipe, "--out", out]
-    if stage == "capture" and num_gpus > 1:
+    if stage in ("capture", "eval") and num_gpus > 1:
         words += ["--device", "auto"]
     if stage != "train" or max(num_gpus, num_machines) == 1:
         return {"args": words}
@@ -39,7 +60,7 @@ def require_remote_url(url: str | None) -> None:
     """Raises UsageError if `respond.url` is an address of the container itself."""
     if url is not None and _is_loopback(url):
         problem = f"respond.url={url!r} is the pod itself when `respond` runs in a Job"
-        raise UsageError(problem, "Use an address of the cluster, such as http://SERVICE.NAMESPACE/v1")
+        raise UsageError(problem, "Use an address that it reaches, such as http://SERVICE.NAMESPACE/v1")
 
 
 def _is_loopback(url: str) -> bool:

@@ -1,4 +1,4 @@
-"""Calls Vertex AI's REST API with retries, for `vertex_deployment`.
+"""Calls Vertex AI's REST API with retries, for `vertex_deployment` and `vertex_jobs`.
 
 It uses the low-level clients of google-cloud-aiplatform. They accept requests as JSON, so the content of the written
 files is sent unchanged. The transport is REST, because REST works behind proxies that block gRPC.
@@ -6,10 +6,11 @@ files is sent unchanged. The transport is REST, because REST works behind proxie
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any, TypeVar, cast
 
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
 from eyas.deploy.config import VertexConfig
@@ -63,6 +64,7 @@ class VertexClient:
         with translate_errors():
             self.models = aiplatform_v1.ModelServiceClient(**options)
             self.endpoints = aiplatform_v1.EndpointServiceClient(**options)
+            self.jobs = aiplatform_v1.JobServiceClient(**options)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -177,6 +179,38 @@ class VertexClient:
             operation = self.retry(lambda: self._operations.get_operation(name, retry=None, timeout=TIMEOUT_S))
         if operation.HasField("error"):
             raise to_eyas_error(operation.error.code, operation.error.message)
+
+    # --- jobs --------------------------------------------------------------------------------------------------------
+
+    def find_job(self, request: Json) -> Any | None:
+        """Returns the newest CustomJob with the display name of a CreateCustomJobRequest that eyas created, or None."""
+        return self.retry(lambda: self._newest_job(request))
+
+    def _newest_job(self, request: Json) -> Any | None:
+        query = {"parent": request["parent"], "filter": f'display_name="{request["customJob"]["displayName"]}"'}
+        listed = self.jobs.list_custom_jobs(request=query, retry=None, timeout=TIMEOUT_S)
+        owned = [job for job in listed if _has_labels(job.labels, OWNER_LABELS)]
+        return max(owned, key=lambda job: cast(datetime, job.create_time), default=None)
+
+    def create_job(self, request: Json, running: Sequence[str]) -> Any:
+        """Starts a CustomJob and returns it. running: the states of a job that is returned instead of a second one."""
+        message = self.parse_request("CreateCustomJobRequest", request)
+
+        def attempt() -> Any:  # a request whose answer was lost may have started it
+            job = self._newest_job(request)
+            if job is not None and job.state.name in running:
+                return job
+            return self.jobs.create_custom_job(request=message, retry=None, timeout=TIMEOUT_S)
+
+        return self.retry(attempt)
+
+    def get_job(self, name: str) -> Any:
+        """Returns a CustomJob."""
+        return self.retry(lambda: self.jobs.get_custom_job(name=name, retry=None, timeout=TIMEOUT_S))
+
+    def cancel_job(self, name: str) -> None:
+        """Asks Vertex AI to stop a CustomJob."""
+        self.retry(lambda: self.jobs.cancel_custom_job(name=name, retry=None, timeout=TIMEOUT_S))
 
     # --- requests ----------------------------------------------------------------------------------------------------
 

@@ -16,14 +16,11 @@ If a deployment is running (it takes up to half an hour), the command waits for 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from eyas.base.errors import InputError, UsageError
-from eyas.base.provenance import Provenance
-from eyas.base.storage import to_json
+from eyas.base.errors import InputError
 from eyas.deploy.config import VertexConfig
-from eyas.deploy.launch import PORT, Json, Launch, http_probe, startup_attempts, upload_artifacts, write_objects
+from eyas.deploy.launch import PORT, Json, Launch, http_probe, startup_attempts, upload_artifacts
 from eyas.deploy.vertex_client import RetryPolicy, VertexClient
 
 MODEL, ENDPOINT, DEPLOYMENT = "model.json", "endpoint.json", "deployment.json"
@@ -39,9 +36,7 @@ Log = Callable[[str], None]
 
 def build_requests(config: VertexConfig, launch: Launch) -> dict[str, Json]:
     """Returns file name -> request. Raises UsageError without a project, or if the GPUs do not fit the engine."""
-    if config.project is None:
-        raise UsageError("The recipe has no deploy.vertex.project", "Set it to the id of a Google Cloud project")
-    parent = f"projects/{config.project}/locations/{config.location}"
+    parent = config.parent
     model = _build_model(config, launch)
     model_id = launch.version_name(model, DIGEST_CHARS)
     account = {} if config.service_account is None else {"serviceAccount": config.service_account}
@@ -107,12 +102,6 @@ def _build_resources(config: VertexConfig, engine: str) -> Json:
     }
 
 
-def write_requests(config: VertexConfig, launch: Launch, directory: Path) -> Provenance:
-    """Writes the requests as JSON files. Raises UsageError without deploy.vertex.project, or with wrong GPUs."""
-    requests = build_requests(config, launch)
-    return write_objects(directory, "vertex", requests, launch.parents, to_json)
-
-
 # --- sending the requests --------------------------------------------------------------------------------------------
 
 
@@ -153,7 +142,7 @@ def apply(config: VertexConfig, launch: Launch, log: Log, retry_policy: RetryPol
     # A wrong accelerator is found before anything is created.
     client.parse_request("DeployModelRequest", desired.requests[DEPLOYMENT])
     _require_owned_endpoint(desired, client.get_endpoint(desired.endpoint))
-    upload_artifacts(launch)
+    upload_artifacts(launch.artifact_uri, launch.artifacts)
     log(f"model {desired.requests[MODEL]['modelId']}")
     client.create_model(desired.requests[MODEL])
     log(f"endpoint {desired.name}")

@@ -1,0 +1,192 @@
+"""Runs the stages from `respond` to `export` as CustomJobs on Vertex AI, for `eyas deploy vertex --jobs`.
+
+    RUN/prompts ── upload ──>  gs://BUCKET/PREFIX/NAME/run-<digest of the prompts>/
+                                   respond -> capture -> train -> eval -> export     one job each, one after the other
+    RUN/head, eval, export  <── download
+
+Vertex AI mounts buckets below /gcs in every container of a job, so the run directory is a path there. Features go to
+the bucket by their URL. A caller cannot choose the id of a CustomJob. It is found by its display name, which contains a
+digest of the request, so the same command continues: it skips jobs that succeeded and watches one that runs.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from eyas.base.errors import StageError, UsageError
+from eyas.base.fetch import fetch
+from eyas.base.provenance import digest_json, has_provenance
+from eyas.base.storage import StoragePath
+from eyas.deploy.config import NAME, NAME_RULE, VertexConfig
+from eyas.deploy.launch import OWNER_LABELS, Json, upload_artifacts
+from eyas.deploy.stage_jobs import DataStages, needs_gpu, require_remote_url, stage_command
+from eyas.deploy.vertex_client import RetryPolicy, VertexClient
+
+JOBS = "jobs"
+STAGES = ("respond", "capture", "train", "eval", "export")
+RESULTS = {"train": "head", "eval": "eval", "export": "export"}
+"""Stage -> its directory, which is downloaded."""
+CACHES = {"XDG_CACHE_HOME": "/tmp/cache", "HF_HOME": "/tmp/huggingface"}
+RUNNING = ("JOB_STATE_QUEUED", "JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_PAUSED", "JOB_STATE_UPDATING")
+DIGEST_CHARS = 12
+
+
+def to_mounted_path(url: str) -> str:
+    """Returns the path of a gs:// URL in a container of Vertex AI. Raises UsageError for another URL."""
+    if not url.startswith("gs://"):
+        raise UsageError(f"Jobs on Vertex AI cannot mount {url}", "Set deploy.storage to gs://BUCKET/PREFIX")
+    return f"/gcs/{url.removeprefix('gs://')}"
+
+
+def build_jobs(config: VertexConfig, stages: DataStages, run_url: str) -> dict[str, Json]:
+    """Returns file name -> CreateCustomJobRequest, in the order in which the jobs run.
+
+    Args:
+        config: The recipe keys deploy.vertex.*.
+        stages: The stages; `num_pods` has the number of machines of each.
+        run_url: The gs:// URL of the run directory.
+
+    Raises:
+        UsageError: A value is missing, or a container could not use it.
+    """
+    if not NAME.fullmatch(stages.name):
+        problem = f"The recipe's name {stages.name!r} is not a valid name for jobs"
+        raise UsageError(problem, f"Set name to {NAME_RULE}")
+    require_remote_url(stages.url)
+    requests = {}
+    for number, stage in enumerate(stages.num_pods, 1):
+        job = {
+            "labels": {**OWNER_LABELS, "eyas_name": stages.name},
+            "jobSpec": _build_spec(config, stages, stage, run_url),
+        }
+        digest = digest_json(job).removeprefix("sha256:")[:DIGEST_CHARS]
+        job["displayName"] = f"{stages.name}-{stage}-{digest}"
+        requests[f"{JOBS}/{number}-{stage}.json"] = {"parent": config.parent, "customJob": job}
+    return requests
+
+
+def recipe_file(stages: DataStages) -> str:
+    """Returns the name of the recipe below the run directory. It follows the content, so no job reads another's."""
+    return f"{JOBS}/{digest_json(stages.recipe).removeprefix('sha256:')[:DIGEST_CHARS]}/{stages.name}.toml"
+
+
+def _build_spec(config: VertexConfig, stages: DataStages, stage: str, run_url: str) -> Json:
+    jobs, has_gpu = config.jobs, needs_gpu(stage, stages.url)
+    num_gpus, num_machines = jobs.accelerator_count if has_gpu else 0, stages.num_pods[stage]
+    machine: Json = {"machineType": jobs.machine_type if has_gpu else jobs.cpu_machine_type}
+    if num_gpus:
+        machine |= {"acceleratorType": jobs.accelerator_type, "acceleratorCount": num_gpus}
+    out = to_mounted_path(run_url)
+    container = {
+        "imageUri": stages.image,
+        **stage_command(stage, f"{out}/{recipe_file(stages)}", out, num_gpus, num_machines),
+        "env": [{"name": name, "value": value} for name, value in CACHES.items()],
+    }
+    pool = {
+        "machineSpec": machine,
+        "diskSpec": {"bootDiskType": "pd-ssd", "bootDiskSizeGb": jobs.disk_gb},
+        "containerSpec": container,
+    }
+    # The first pool has one machine, which gets rank 0. The second has all others.
+    sizes = [1] if num_machines == 1 else [1, num_machines - 1]
+    account = {} if config.service_account is None else {"serviceAccount": config.service_account}
+    # Answers since the last shard are on the machine of `respond` only.
+    strategy = "SPOT" if jobs.spot and stage != "respond" else "STANDARD"
+    return {
+        "workerPoolSpecs": [{**pool, "replicaCount": str(size)} for size in sizes],
+        "scheduling": {
+            "strategy": strategy,
+            "restartJobOnWorkerRestart": num_machines > 1,
+            "timeout": f"{jobs.timeout_s}s",
+        },
+        **account,
+    }
+
+
+# --- running the jobs ------------------------------------------------------------------------------------------------
+
+
+def apply(
+    config: VertexConfig,
+    requests: Mapping[str, Json],
+    stages: DataStages,
+    run_url: str,
+    out: Path,
+    log: Callable[[str], None],
+    retry_policy: RetryPolicy | None = None,
+) -> Json:
+    """Runs the jobs that have not succeeded, downloads their results to the run directory `out`, and returns `status`.
+
+    Raises:
+        EyasError: A job failed, or the API did. The same command continues.
+    """
+    policy = retry_policy or RetryPolicy()
+    client = VertexClient(config, policy)
+    for request in requests.values():  # a wrong accelerator is found before anything is created
+        client.parse_request("CreateCustomJobRequest", request)
+    upload_artifacts(run_url, {"prompts": out / "prompts"})
+    StoragePath(run_url).join(*recipe_file(stages).split("/")).write_bytes(stages.recipe.encode())
+    for request in requests.values():
+        _run_job(client, request, log, policy.poll_interval_s)
+    for stage in RESULTS.keys() & stages.num_pods.keys():
+        directory = out / RESULTS[stage]
+        if not has_provenance(directory):
+            log(f"downloading {directory}")
+            fetch(f"{run_url}/{RESULTS[stage]}", out / ".fetched").rename(directory)
+    return status(config, requests, policy)
+
+
+def _run_job(client: VertexClient, request: Json, log: Callable[[str], None], poll_interval_s: float) -> None:
+    name, job = request["customJob"]["displayName"], client.find_job(request)
+    if job is None or job.state.name not in (*RUNNING, "JOB_STATE_SUCCEEDED"):
+        job = client.create_job(request, RUNNING)
+    logged = None
+    while True:
+        if job.state.name != logged:
+            logged = job.state.name
+            log(f"{name}: {_to_text(job)}")
+        if job.state.name not in (*RUNNING, "JOB_STATE_CANCELLING"):
+            break
+        time.sleep(poll_interval_s)
+        job = client.get_job(job.name)
+    if job.state.name != "JOB_STATE_SUCCEEDED":
+        detail = f": {' '.join(job.error.message.split())[:120].rstrip('.')}" if job.error.message else ""
+        fix = f"Read `gcloud ai custom-jobs stream-logs {job.name.rpartition('/')[2]}`, then run this command again"
+        raise StageError(f"The job {name} has {_to_text(job)}{detail}", fix)
+
+
+def _to_text(job: Any) -> str:
+    return job.state.name.removeprefix("JOB_STATE_").lower()
+
+
+def status(config: VertexConfig, requests: Mapping[str, Json], retry_policy: RetryPolicy | None = None) -> Json:
+    """Returns {"jobs": [{"name", "state", "job"}]}. `state` is absent if the job was never started."""
+    client = VertexClient(config, retry_policy or RetryPolicy())
+    found = {request["customJob"]["displayName"]: client.find_job(request) for request in requests.values()}
+    return {
+        "jobs": [
+            {
+                "name": name,
+                "state": "absent" if job is None else _to_text(job),
+                "job": None if job is None else job.name,
+            }
+            for name, job in found.items()
+        ]
+    }
+
+
+def cancel(
+    config: VertexConfig,
+    requests: Mapping[str, Json],
+    log: Callable[[str], None],
+    retry_policy: RetryPolicy | None = None,
+) -> Json:
+    """Cancels the jobs that run, and returns `status`. What they have written stays in the bucket."""
+    client = VertexClient(config, retry_policy or RetryPolicy())
+    for request in requests.values():
+        job = client.find_job(request)
+        if job is not None and job.state.name in RUNNING:
+            log(f"cancelling {job.display_name}")
+            client.cancel_job(job.name)
+    return status(config, requests, retry_policy)
