@@ -8,23 +8,14 @@ from itertools import pairwise
 from stdnum import bitcoin, iban, luhn, numdb
 
 from eyas.privacy.labeled_values import is_direct
+from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
 from eyas.privacy.value_labels import label_before, labels_before
-from eyas.privacy.word_lists import read_data_file
 
 _MIN_CARD = 12  # digits
-# Digits with at most two separators between two of them; not the digits of a decimal fraction. The lookbehinds stand
-# after the first digit: the engine then stops at digits only.
-_DIGITS = re.compile(r"\d(?<![A-Za-z0-9_]\d)(?<!\d[.,]\d)(?:[ \t\r\n._*·-]{0,2}\d)*+(?![A-Za-z])")
-_GROUP = re.compile(r"\d+")
-_FORMS = read_data_file("data/numbers")
-_ISSUERS = re.compile("|".join(_FORMS["issuers"].values()))
+_EXACT = load_patterns("numbers").exact
 _REACH, _REACH_BEHIND = 48, 24  # characters before and after a number in which "card" says that it is one
 _MIN_IBAN_DIGITS = 8  # of an IBAN with a wrong checksum
-_IBAN = re.compile(r"(?i)(?<![A-Za-z0-9])[A-Z]{2}[ -]?\d{2}(?:[ .-]{0,2}[A-Z0-9]){11,30}")
-_SORT_CODE = re.compile(r"\d(?<![\d-]\d)\d-\d{2}-\d{2}(?![\d-])(?=[^\n]{0,40}?(?<!\d)\d{8}(?!\d))")
-_WALLETS = re.compile(f"(?<![A-Za-z0-9])(?:{'|'.join(_FORMS['wallets'].values())})(?![A-Za-z0-9])")
-_ANY_WALLET = re.compile(r"(?<![A-Za-z0-9])[1-9A-HJ-NP-Za-km-z]{32,44}(?![A-Za-z0-9])")
 
 
 def find_cards(text: str) -> Iterator[Span]:
@@ -33,10 +24,10 @@ def find_cards(text: str) -> Iterator[Span]:
     A card number has the prefix of an issuer and a valid Luhn checksum, and does not stand after "order id". Beside the
     word "card" any number with a valid checksum is one; right after it, also a number with a wrong checksum.
     """
-    for run in _DIGITS.finditer(text):
+    for run in _EXACT["run_of_digits"].finditer(text):
         if run.end() - run.start() < _MIN_CARD:
             continue
-        groups = [match.span() for match in _GROUP.finditer(text, *run.span())]
+        groups = [match.span() for match in _EXACT["group"].finditer(text, *run.span())]
         first = 0
         while first < len(groups):
             count = _count_card_groups(text, groups, first)
@@ -76,7 +67,7 @@ def _count_card_groups(text: str, groups: list[tuple[int, int]], first: int) -> 
             if (is_valid and (is_whole or is_long)) or (is_announced and is_long and (is_usual or is_direct_label)):
                 called = max(called, (is_valid, count))
             continue
-        if not is_valid or is_fraction or not _ISSUERS.fullmatch(number):
+        if not is_valid or is_fraction or not _EXACT["issuer"].fullmatch(number):
             continue
         if is_usual and (len(number) > _MIN_CARD or sizes == [4] * 3):
             return count
@@ -96,13 +87,13 @@ def _is_usual_grouping(sizes: list[int]) -> bool:
 def find_accounts(text: str) -> Iterator[Span]:
     """Yields the spans of IBANs and of crypto wallets. labeled_values.py finds the numbers of other accounts."""
     yield from _find_ibans(text)
-    for match in _SORT_CODE.finditer(text):
+    for match in _EXACT["sort_code"].finditer(text):
         yield Span(*match.span(), "ACCOUNT", 0.7)
-    for match in _WALLETS.finditer(text):
+    for match in _EXACT["wallet"].finditer(text):
         is_sure = match[0].startswith(("0x", "bc1", "ltc1", "addr1")) or bitcoin.is_valid(match[0])
         if is_sure or _is_beside_wallet(text, match):
             yield Span(*match.span(), "ACCOUNT", 0.9)
-    for match in _ANY_WALLET.finditer(text):
+    for match in _EXACT["any_wallet"].finditer(text):
         if any(map(str.isdigit, match[0])) and _is_beside_wallet(text, match):
             yield Span(*match.span(), "ACCOUNT", 0.7)
 
@@ -112,7 +103,7 @@ def _is_beside_wallet(text: str, match: re.Match[str]) -> bool:
 
 
 def _find_ibans(text: str) -> Iterator[Span]:
-    for match in _IBAN.finditer(text):
+    for match in _EXACT["iban"].finditer(text):
         places = [k for k in range(*match.span()) if text[k].isalnum()]
         compact = "".join(text[k] for k in places).upper()
         longest = min(34, len(compact)) if _has_ibans(compact[:2]) else 0

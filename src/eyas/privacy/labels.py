@@ -4,13 +4,13 @@ A label is read word by word. "customer_name", "Nom du client" and "IMIĘ I NAZW
 means a place. "customer id" and "file name" mean nothing personal. A label with one unknown word is unknown.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache
 
 from eyas.privacy.case_insensitive import strip_accents
+from eyas.privacy.patterns import load_patterns
 from eyas.privacy.word_lists import PARTICLES, Lexicon, read_words
 from eyas.privacy.words import TITLES, is_ordinary_word, is_stop_word, split_words
 
@@ -22,27 +22,7 @@ _COMPANY_WORDS = read_words("company_words")
 # Kinds in the order in which a word of a label decides: "email address" is EMAIL, "customer city" LOCATION.
 _KINDS = ("EMAIL", "PHONE", "ACCOUNT", "GOVERNMENT_ID", "ADDRESS", "LOCATION")
 THING, PERSONAL = "THING", "PERSONAL"
-# Letters with apostrophes and full stops; one comma ("Fifita, Tevita").
-_NAME = re.compile(
-    r"[^\W\d_][^\W\d_'’.]*(?:['’.][^\W\d_]*)*(?:(?:, | |\u00a0|-|  )[^\W\d_'’][^\W\d_'’.]*(?:['’.][^\W\d_]*)*){0,6}\Z"
-)
-_CAMEL_CASE = re.compile(r"(?!Mc|Mac|De|Di|Da|Du|La|Le|Van|Von|Fitz|Ó|O')[^\W\d_]*[a-zß-ÿ][A-ZÀ-Þ]")
-_CAMEL_EDGE = re.compile(r"(?<=[a-zß-ÿ])(?=[A-ZÀ-Þ])")
-_LABEL_WORD = re.compile(r"[a-z]+")
-_PLACE = re.compile(
-    r"(?:\d{2,6}(?:[ -](?:\d{2,4}|[A-Z]{2}))? )?[^\W\d_][^\W\d_'’.-]*(?:[ '’.-]{1,2}[^\W\d_]+){0,5}"
-    r"(?:,? \(?[^\W\d_][^\W\d_ .]+\)?)?\Z"
-)
-_NO_DATE = r"(?!\d{1,4}[./-]\d{1,2}[./-]\d{1,4}\Z)"
-_SHAPES = {
-    "PHONE": re.compile(
-        _NO_DATE + r"(?=(?:\D*\d){6,16}\D*\Z)[(+]?[\d(][\d ()./\u00a0–-]{4,22}\d(?:\s?(?:x|ext\.?)\s?\d{1,5})?\Z"
-    ),
-    "EMAIL": re.compile(r"[^\s@<>]{1,64}@[^\s@<>]{3,}\Z|\S{2,40} ?[\[(]at[\])] ?\S{2,40}\Z"),
-    "ACCOUNT": re.compile(r"[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]){8,30}\Z|\d(?:[ -]?\d){5,25}\Z"),
-    "GOVERNMENT_ID": re.compile(_NO_DATE + r"(?=(?:\D*\d){4})[A-Za-z0-9](?:[ ./-]?[A-Za-z0-9]){4,22}\Z"),
-    "ADDRESS": re.compile(r"(?=.*\d)(?=.*[^\W\d_]{3})(?=.* )(?!.*[@<>=]|.*://|0x)[^\n]{6,100}\Z"),
-}
+_EXACT = load_patterns("values").exact
 
 
 class Trust(IntEnum):
@@ -100,8 +80,8 @@ def parse_label(text: str) -> Label | None:
 
 
 def _split_label(text: str) -> list[str]:
-    spaced = _CAMEL_EDGE.sub(" ", text).casefold().replace("e-mail", "email").replace("e_mail", "email")
-    return _LABEL_WORD.findall(strip_accents(spaced))
+    spaced = _EXACT["camel_edge"].sub(" ", text).casefold().replace("e-mail", "email").replace("e_mail", "email")
+    return _EXACT["word_of_label"].findall(strip_accents(spaced))
 
 
 @cache
@@ -151,7 +131,7 @@ class ValueMatcher:
             sure: The label says that the value is a name. Then an ordinary word may be a name, too: "Young".
             any_case: The name may be in lower case.
         """
-        if not 2 <= len(value) <= _MAX_NAME or not _NAME.match(value) or _CAMEL_CASE.search(value):
+        if not 2 <= len(value) <= _MAX_NAME or not _EXACT["name"].match(value) or _EXACT["camel_case"].search(value):
             return False
         words, lexicon = split_words(value), self.lexicon
         num_names = num_words = 0
@@ -198,11 +178,11 @@ class ValueMatcher:
             return is_bare_word or self.is_name(value, is_sure, any_case=is_lower)
         if label.kind == "LOCATION":
             return self._is_place(value)
-        shape = _SHAPES.get(label.kind)
+        shape = _EXACT.get(label.kind)
         return shape is not None and bool(shape.match(value))
 
     def _is_place(self, value: str) -> bool:
-        if not 3 <= len(value) <= _MAX_NAME or not _PLACE.match(value):
+        if not 3 <= len(value) <= _MAX_NAME or not _EXACT["LOCATION"].match(value):
             return False
         if value[0].islower():
             return value in self.lexicon.cities or value in self.lexicon.towns

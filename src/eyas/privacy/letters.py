@@ -12,57 +12,30 @@ Such a name is found even if no list of names holds it. An ordinary word at the 
 "Thanks, Management". In a header, a town or a language is no name either: "From: English".
 """
 
-import re
 from collections.abc import Iterator
 
-from eyas.privacy.case_insensitive import CaseInsensitivePattern, PrefilteredPattern
 from eyas.privacy.dictionary import is_known
 from eyas.privacy.labels import ValueMatcher
+from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import PARTICLES, Lexicon, any_of, read_words
+from eyas.privacy.word_lists import PARTICLES, Lexicon, read_words
 from eyas.privacy.words import TITLES
 
-_WORD = r"[^\W\d_][^\W\d_'’.-]*(?:['’.-][^\W\d_]*)*"
-_WORDS = rf"{_WORD}(?:[ \t](?:&[ \t])?{_WORD}){{0,5}}"
-_GREETINGS = any_of("greetings", "greetings_of_letters")
-_GREETING = CaseInsensitivePattern(
-    rf"^[ \t>]*(?:{_GREETINGS})[ \t,]+({_WORDS})[ \t]*(?=[,:!.\n]|[-–—]\s|$)", re.MULTILINE
-)
-_CLOSING = CaseInsensitivePattern(
-    rf"(?:^|[.!?][ \t]+)[ \t>]*(?:{any_of('closings', 'closings_of_letters')})\b"
-    rf"(?:[ \t](?:from|aus|uit|från)[ \t]{_WORD})?[ \t]*[,.!:–-]?"
-    rf"[ \t]*(?:\n[ \t>]*\n?[ \t>]*)?(?:--[ \t]*\n)?[-–—]?[ \t]*({_WORDS})[ \t]*\.?[ \t]*(?=[,\n]|$)",
-    re.MULTILINE,
-)
-_HEADER = CaseInsensitivePattern(
-    rf"^[ \t>]*(?:{any_of('headers')})[ \t]*:[ \t]*\"?({_WORDS})\"?[ \t]*(?=<|\(|\[|,|;|\n|$)", re.MULTILINE
-)
-_WROTE = r"wrote|a écrit|escribió|ha scritto|escreveu|schreef|napisał[ao]?|skrev"
-_REPLY = PrefilteredPattern(
-    rf"(?im)(?:^|[\d,][ \t]+)[ \t>]*({_WORDS})[ \t]+(?:{_WROTE})[ \t]*:"
-    rf"|(?:schrieb|schreef|skrev|wrote)[ \t]+({_WORDS})[ \t]*(?::|<)",
-    rf"{_WROTE}|schrieb",
-)
-_CHAT_LINE = re.compile(
-    r"(?m)^[ \t]*\[?(?:\d{1,4}[./-]\d{1,2}(?:[./-]\d{1,4})?,?[ \t])?\d{1,2}[:.]\d{2}(?:[:.]\d{2})?"
-    rf"(?:[ \t]?[AaPp]\.?[Mm]\.?)?\]?[ \t]*[-–—]?[ \t]*({_WORDS})[ \t]*:(?=[ \t\n])"
-)
+_PATTERNS = load_patterns("letters")
+_EXACT = _PATTERNS.exact
+_GREETING, _HEADER = "greeting", "header"
+_LINES = (_GREETING, "closing", _HEADER, "reply", "line_of_chat")
 _GROUP_ADDRESSEES = read_words("group_addressees")
-_USER_NAME = CaseInsensitivePattern(
-    rf"\b(?:{any_of('labels_of_users')})[\"']?\s?[:=]\s?[\"']?([^\W\d_]{{2,}})[._]([^\W\d_]{{2,}})"
-)
-_SINGLE_WORD = re.compile(_WORD)
-_AND = re.compile(r"[ \t](?:&|and|und|et|y|e|ed|en|i|och)[ \t]", re.IGNORECASE)
 
 
 def find_letter_names(text: str, matcher: ValueMatcher) -> Iterator[Span]:
     """Yields the names in greetings, closings, headers and lines such as "Anna wrote:". Takes linear time."""
-    for pattern in (_GREETING, _CLOSING, _HEADER, _REPLY, _CHAT_LINE):
-        for match in pattern.finditer(text):
+    for line in _LINES:
+        for match in _PATTERNS.find(text, line):
             start, end = match.span(match.lastindex or 1)
-            sure = pattern is _GREETING or text.startswith("<", match.end())  # a mail address follows
-            in_header = pattern is _HEADER and not sure
-            for both in (*_AND.finditer(text, start, end), None):
+            sure = line == _GREETING or text.startswith("<", match.end())  # a mail address follows
+            in_header = line == _HEADER and not sure
+            for both in (*_EXACT["and"].finditer(text, start, end), None):
                 stop = both.start() if both else end
                 name = _find_name(text, start, stop)
                 if name is not None and _is_name(text[name:stop], matcher, sure, in_header):
@@ -72,7 +45,7 @@ def find_letter_names(text: str, matcher: ValueMatcher) -> Iterator[Span]:
 
 def find_user_names(text: str, lexicon: Lexicon) -> Iterator[Span]:
     """Yields the spans of user names that consist of two names: "user=anna.schmidt"."""
-    for match in _USER_NAME.finditer(text):
+    for match in _PATTERNS.find(text, "user_name"):
         first, last = match[1].casefold(), match[2].casefold()
         if first in lexicon.sure_names or (
             match[0][-len(last) - 1] == "." and lexicon.common.isdisjoint((first, last))
@@ -85,7 +58,7 @@ def _find_name(text: str, start: int, end: int) -> int | None:
 
     Returns None if the words name no single person: "Dear all".
     """
-    words = list(_SINGLE_WORD.finditer(text, start, end))
+    words = list(_EXACT["single_word"].finditer(text, start, end))
     while words and words[0][0].casefold().rstrip(".") in TITLES:
         words = words[1:]
     if not words or any(word[0].casefold() in _GROUP_ADDRESSEES for word in words):
@@ -102,7 +75,7 @@ def _is_name(value: str, matcher: ValueMatcher, sure: bool, in_header: bool) -> 
         sure: The context shows that a name stands here: a greeting, or an e-mail address after the words.
         in_header: The words follow a header such as "From:". A single word there must be a listed name.
     """
-    lexicon, lowers = matcher.lexicon, [word.casefold() for word in _SINGLE_WORD.findall(value)]
+    lexicon, lowers = matcher.lexicon, [word.casefold() for word in _EXACT["single_word"].findall(value)]
     first, is_first_name = lowers[0], lowers[0] in lexicon.first_names
     parts = [lower for lower in lowers if lower not in PARTICLES]
     listed = any(lower in lexicon.first_names or lower in lexicon.last_names for lower in parts)

@@ -6,65 +6,23 @@ from collections.abc import Iterator, Sequence
 
 import phonenumbers
 
-from eyas.privacy.case_insensitive import CaseInsensitivePattern, PrefilteredPattern
 from eyas.privacy.labeled_values import is_direct
+from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
-from eyas.privacy.value_labels import label_before, labels_before, words_of
-from eyas.privacy.word_lists import any_of, read_data_file
+from eyas.privacy.value_labels import label_before, labels_before
+from eyas.privacy.word_lists import read_data_file
 
-# Latin letters only: \w would swallow the kana that stand right after an address in Japanese text.
-_LOCAL = re.compile(r"[A-Za-z0-9À-ɏ!#$%&'*+/=?^_`{|}~.-]+\Z")
-_DOMAIN = re.compile(r"(?:[A-Za-z0-9À-ɏ_-]{1,63}\.){1,8}[A-Za-z]{2,24}")
-_AT, _DOT = words_of("at_words"), any_of("dot_words")
-_SURE_TLD = "com|net|org|info|edu|gov|io|dev|app|eu|uk|de|ch|fr|pt|br|mx|nl|pl|ru|cn|jp|kr|sa|ae|eg"
-_TLD = rf"(?:{_SURE_TLD}|me|tv|co|us|ca|au|at|be|es|it|se|in)(?![A-Za-z0-9])"  # those after | are words, too
-_NAME, _HOST = r"[A-Za-z0-9_%+À-ɏ-]{1,40}", r"[A-Za-z0-9-]{1,40}"
-_OPEN, _CLOSE = r" ?[\[({<] ?", r" ?[\])}>] ?"
-_POINT = rf"(?:\.|{_OPEN}(?:\.|{_DOT}){_CLOSE}| (?:{_DOT}) )"  # a full stop, in brackets, as a word
-# "anna (at) web (dot) de", "anna @ web.de", "anna arroba correo punto es", "anna@web . de"
-_SPELT_OUT = PrefilteredPattern(
-    rf"(?i)(?<![A-Za-z0-9À-ɏ._%+-]){_NAME}(?:{_POINT}{_NAME}){{0,3}}"
-    rf"(?:(?:{_OPEN}(?:@|at|{_AT}){_CLOSE}| ?(?:{_AT}) ?| @ ){_HOST}(?:{_POINT}{_HOST}){{0,3}}{_POINT}{_TLD}"
-    rf"| ?@ ?{_HOST}(?:\.{_HOST}){{0,2}}(?: \. ?|\. |{_OPEN}(?:\.|{_DOT}){_CLOSE})(?:{_SURE_TLD})(?![A-Za-z0-9]))",
-    rf" ?@ |@[^\s@]{{1,60}} ?[ \[({{<]|{_OPEN}(?:@|at|{_AT}){_CLOSE}|{_AT}",
-)
-_SPOKEN_DOT = "dot|punkt|punt|ponto|punto|kropka"  # those of dot_words that are no words of English or French prose
-_SPOKEN = PrefilteredPattern(
-    rf"(?i)(?<![\w.]){_NAME}(?:(?: (?:{_SPOKEN_DOT}) |\.){_NAME}){{0,3}} (?P<at>at) {_HOST}"
-    rf"(?: (?:{_SPOKEN_DOT}) {_HOST})?(?P<dot> (?:{_SPOKEN_DOT}) |\.){_TLD}",
-    rf" at [a-z0-9.-]{{1,40}} ?(?:\.|{_SPOKEN_DOT})",
-)
-_NO_WORD = re.compile(r"[\d_.]")
-_STARRED = re.compile(rf"(?i)(?<![\w.]){_NAME}(?:\.{_NAME}){{0,3}} ?[★☆※◎●♪] ?{_HOST}(?:\.{_HOST}){{0,2}}\.{_TLD}")
+_EMAIL, _NUMBER = load_patterns("emails"), load_patterns("numbers")
 _REACH_OF_LABEL = 40  # characters before "name at domain.com" in which a word such as "mail" stands
 _NO_PERSON = frozenset(("git", "hg", "svn"))  # git@github.com:owner/name.git names no one
 
-# Digits in groups. The number library, the grouping and the words before it decide whether it is a phone number.
-_PHONE = re.compile(
-    r"(?<![A-Za-z0-9_À-ɏ.@/=&#-])(?<!\d[:,])(?:\+|\(\+?|00(?=[1-9 ]))?\d(?:[ .\-/()]{0,3}\d){5,18}(?:(?: ?x"
-    r"|,? ?ext\.?:? ?| ?# ?| Durchwahl | poste | int\. | interno | ramal | toestel "
-    r"| wewn\. )(?P<extension>\d{1,6}))?(?![A-Za-z0-9_À-ɏ@]|[.,:]\d|[-/]\d)"
-)
 _REACH = 24  # characters between a label and a number
 # Labels right before a number that is no phone number.
 _OTHER_KINDS = ("OTHER", "ACCOUNT", "CARD", "GOVERNMENT_ID", "CUSTOMER_ID", "DEVICE_ID", "VEHICLE", "PIN")
-_DATE = re.compile(
-    r"(?:\d{1,2}[./-]\d{1,2}[./-](?:19|20)?\d\d"
-    r"|(?:19|20)\d\d(?:[./-]\d{1,2}[./-]\d{1,2}| ?- ?(?:19|20)\d\d))(?![./-]?\d)"
-)
-_YEAR = re.compile(r"(?:19|20)\d\d[-/ ]")  # and a running number
-_DECIMAL = re.compile(r"\d+\.\d+\Z")  # "9283.530700": a time, a measurement
-_UNIT = re.compile(
-    r" ?(?:ms|µs|us|ns|s|sec|seconds?|kg|g|mg|km|cm|mm|m|kB|KB|MB|GB|TB|bytes?|Hz|kHz|MHz|GHz|W|kWh|V|%|€|\$)(?![\w])"
-)
 _FORMS = read_data_file("data/numbers")
-_SHAPE = re.compile("|".join(_FORMS["phone_groupings"].values()))
 _REGIONS = {language: regions.split() for language, regions in _FORMS["phone_regions"].items()}
 _MOBILE = {language: re.compile(pattern) for language, pattern in _FORMS["mobile_phones"].items()}
-_NO_DIGITS = re.compile(r"[^\n\d]*")
-_IPV4 = re.compile(r"\d(?<![\w.-]\d)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?![\w-]|\.\d)")
-_IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])")
-_VERSION = CaseInsensitivePattern(r"(?:\bv|version|release|firmware|build|==|>=|<=|~=)[^\n\w]{0,3}\Z")
+_RESOLVERS = _FORMS["ip_addresses"]["resolvers"].split()
 
 
 def find_emails(text: str) -> Iterator[Span]:
@@ -74,8 +32,8 @@ def find_emails(text: str) -> Iterator[Span]:
     """
     at = text.find("@")
     while at >= 0:
-        local = _LOCAL.search(text, max(0, at - 64), at)
-        domain = _DOMAIN.match(text, at + 1)
+        local = _EMAIL.exact["local_part"].search(text, max(0, at - 64), at)
+        domain = _EMAIL.exact["domain"].match(text, at + 1)
         if local and domain and any(map(str.isalnum, local[0])):
             start = local.start()
             while text[start] in "'`*/.=|{&-":  # quotes and marks before the address, key=value
@@ -84,13 +42,12 @@ def find_emails(text: str) -> Iterator[Span]:
             if start < at and text[start:at] not in _NO_PERSON:
                 yield Span(start, domain.end(), "EMAIL")
         at = text.find("@", domain.end() if local and domain else at + 1)
-    for pattern in (_SPELT_OUT, _STARRED):
-        for match in pattern.finditer(text):
-            yield Span(*match.span(), "EMAIL", 0.7)
-    for match in _SPOKEN.finditer(text):
+    for match in _EMAIL.find(text, "spelt_out", "starred"):
+        yield Span(*match.span(), "EMAIL", 0.7)
+    for match in _EMAIL.find(text, "spoken"):
         labels = labels_before(text, match.start(), _REACH_OF_LABEL)
         is_spoken = match["dot"] != "." or (match["at"] == "AT" and not match[0].isupper())
-        is_spoken = is_spoken or bool(_NO_WORD.search(match[0].partition(" at ")[0]))
+        is_spoken = is_spoken or bool(_EMAIL.exact["no_word"].search(match[0].partition(" at ")[0]))
         if is_spoken or any(label.kind == "EMAIL" for label in labels):
             yield Span(*match.span(), "EMAIL", 0.6)
 
@@ -107,10 +64,10 @@ def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[
         language: The language of the text (ISO 639-1).
         is_personal: Another detector found personal data in the text.
     """
-    for match in _PHONE.finditer(text):
+    for match in _NUMBER.exact["phone"].finditer(text):
         number = text[match.start() : match.start("extension")].rstrip("xet .:,#") if match["extension"] else match[0]
         num_digits = sum(map(str.isdigit, number))
-        if not 7 <= num_digits <= 15 or _DATE.match(number) or _IPV4.match(number):
+        if not 7 <= num_digits <= 15 or _NUMBER.exact["date"].match(number) or _NUMBER.exact["ipv4"].match(number):
             continue
         label = label_before(text, match.start(), _REACH, passing=("CONTACT", "EMAIL", "BORN"))
         is_direct_label = label is not None and is_direct(text, label.end, match.start())
@@ -118,10 +75,10 @@ def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[
             continue
         if number.startswith(("+", "(+", "00")):
             score = 1.0 if _is_possible(number.replace("(0)", "")) else 0.0
-        elif _UNIT.match(text, match.end()):
+        elif _NUMBER.exact["unit"].match(text, match.end()):
             continue
         else:
-            kind = label.kind if label and _NO_DIGITS.fullmatch(text, label.end, match.start()) else ""
+            kind = label.kind if label and _NUMBER.exact["no_digits"].fullmatch(text, label.end, match.start()) else ""
             score = _score_national(text, match, number, kind, language, is_personal)
         if score:
             yield Span(*match.span(), "PHONE", score)
@@ -143,11 +100,11 @@ def _score_national(
     regions = _REGIONS.get(language, _REGIONS["other"])
     is_announced = label == "PHONE"
     is_grouped = not number.isdigit()
-    if not is_announced and _DECIMAL.match(number):
+    if not is_announced and _NUMBER.exact["decimal"].match(number):
         return 0.0
-    if is_grouped and _SHAPE.fullmatch(number):
+    if is_grouped and _NUMBER.exact["phone_grouping"].fullmatch(number):
         return 0.9
-    if not is_announced and _YEAR.match(number):
+    if not is_announced and _NUMBER.exact["year"].match(number):
         return 0.0
     if is_announced or (language in _MOBILE and _MOBILE[language].fullmatch(number)):
         return 0.8
@@ -212,17 +169,19 @@ def _parse(number: str, region: str | None) -> phonenumbers.PhoneNumber | None:
 
 def find_ip_addresses(text: str) -> Iterator[Span]:
     """Yields the spans of public IP addresses. Private, loopback and documentation addresses identify nobody."""
-    for match in _IPV4.finditer(text):
-        if not _VERSION.search(text[max(0, match.start() - 12) : match.start()]) and _is_public(match[0]):
+    for match in _NUMBER.exact["ipv4"].finditer(text):
+        if not _NUMBER.any_case["version"].search(text[max(0, match.start() - 12) : match.start()]) and _is_public(
+            match[0]
+        ):
             yield Span(*match.span(), "IP_ADDRESS", 0.9)
     if text.count(":") >= 2:
-        for match in _IPV6.finditer(text):
+        for match in _NUMBER.exact["ipv6"].finditer(text):
             if len(match[0]) > 6 and _is_public(match[0]):
                 yield Span(*match.span(), "IP_ADDRESS", 0.9)
 
 
 def _is_public(address: str) -> bool:
     try:
-        return ipaddress.ip_address(address).is_global and address not in _FORMS["ip_addresses"]["resolvers"].split()
+        return ipaddress.ip_address(address).is_global and address not in _RESOLVERS
     except ValueError:
         return False

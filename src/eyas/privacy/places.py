@@ -1,10 +1,10 @@
 """Finds places that tell something about a person: after "I live in", or listed towns in a text about a person."""
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterator
 
 from eyas.privacy.dictionary import is_known
+from eyas.privacy.patterns import load_patterns
 from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
 from eyas.privacy.word_lists import PARTICLES, Lexicon, read_words
@@ -12,24 +12,14 @@ from eyas.privacy.words import NAMED_THINGS, Words, split_words
 
 UNLISTED_SCORE = 0.5  # of a place in no list of towns, after a phrase that announces a place
 WEAK_SCORE = 0.3  # of a place in no list of towns, after a preposition: a person may follow it, too
-_NAME = r"(?!\d)(?:I(?=J))?[^\W\d_a-zß-öø-ÿąćęłńśźżščžğışőűřěů][^\W\d_A-Z'’][^\W\d_A-Z]{1,29}(?:['’-][^\W\d_]{2,30})?"
-_NAMES = re.compile(
-    rf"(?<![\w.@/_-])(?:St\. |(?:La|Le|El|Los|Las|San|Les|O) |L['’]|Sant['’]|D['’]|['’]s-|['’]t )?{_NAME}"
-    rf"(?:(?: (?:am|an der|de|da|do|dos|del|della|di|la|upon|aan den|aan de|sur) | |-){_NAME}){{0,3}}(?![\w@_(])"
-)
+_EXACT = load_patterns("places").exact
 _PREPOSITIONS = read_words("prepositions_of_places")
 _GENITIVES = ("de", "di", "do", "da", "du")  # after a house or a wedding, a person follows: "a casa da Anna"
 _TABLES = ("words_of_living", "words_of_stays")
 _REACH_OF_LIVING, _REACH_OF_STAYS = 4, 2  # words before a preposition
 _VERB_LAST = ("de", "nl")  # languages whose verb follows the place: "nach Kiel gezogen"
-_CLAUSE_END = re.compile(r"[.!?;\n]")
-_ELIDED = re.compile(r"\s?[dD]['’]\Z")
-_LABEL_END = re.compile(r"[\"']?\s?[:=]\s?[\"']?\Z")
 _FEW_CAPITALS = ("es", "fr", "it", "pt", "pl")  # languages without capitals on months, weekdays, languages
-# After a person: "Anna from Kelthorpe", "Anna, 34, aus Kelthorpe".
-_FROM = re.compile(r"(?:,? ?\(?\d{1,2}\)?(?: \w+)?)?,? (?:from|of|aus|di|da|de|do|uit|z|ze|från|d') ?\Z")
 _REACH_OF_FROM = 24  # characters
-_PART = re.compile(r"[ ’'-]")
 
 
 def find_places(
@@ -47,7 +37,7 @@ def find_places(
         name_ends: The end positions of people's names in the text.
     """
     announced = _Announcements(split_words(text), language)
-    for match in _NAMES.finditer(text):
+    for match in _EXACT["names"].finditer(text):
         start = match.start()
         lives, stays, preposition = announced.before(start, match.end())
         if not lives and not is_personal:
@@ -82,16 +72,16 @@ class _Announcements:
         if last < 0:
             return False, False, False
         gap = text[words.ends[last] : start]
-        if _LABEL_END.search(gap):  # "City: Kiel"
+        if _EXACT["end_of_label"].search(gap):  # "City: Kiel"
             return "words_of_living" in self.tables.get(words.ends[last], ()), False, False
-        is_elided = _ELIDED.match(gap) is not None
+        is_elided = _EXACT["elided"].match(gap) is not None
         if not is_elided and (gap.strip() or words.lowers[last] not in _PREPOSITIONS):
             return False, False, False
         lives = stays = False
         first = last if is_elided else last - 1
         may_stay = is_elided or words.lowers[last] not in _GENITIVES
         for distance, i in enumerate(range(first, max(-1, first - _REACH_OF_LIVING), -1)):
-            if _CLAUSE_END.search(words.gap(i)):
+            if _EXACT["clause_end"].search(words.gap(i)):
                 break
             tables = self.tables.get(words.ends[i], ())
             lives |= "words_of_living" in tables
@@ -105,7 +95,7 @@ class _Announcements:
 def _is_behind_person(text: str, start: int, name_ends: frozenset[int]) -> bool:
     """Returns True if a person's name and "from" stand before the place at position `start`: "Anna from Kelthorpe"."""
     ends = (end for end in range(max(0, start - _REACH_OF_FROM), start) if end in name_ends)
-    return any(_FROM.match(text[end:start]) for end in ends)
+    return any(_EXACT["from_place"].match(text[end:start]) for end in ends)
 
 
 def _is_unknown(name: str, language: str) -> bool:
@@ -113,7 +103,7 @@ def _is_unknown(name: str, language: str) -> bool:
 
     Its first word is in no dictionary, or the language capitalizes names but no months, weekdays and languages.
     """
-    words = [word for word in _PART.split(name.casefold()) if len(word) > 2 and word not in PARTICLES]
+    words = [word for word in _EXACT["edge_of_part"].split(name.casefold()) if len(word) > 2 and word not in PARTICLES]
     return bool(words) and (language in _FEW_CAPITALS or not is_known(words[0], language))
 
 
@@ -123,7 +113,7 @@ def _is_place(name: str, lexicon: Lexicon) -> bool:
     They may not if all of them are common words, or if there is only one: a first name, a brand or a stop word, to
     which countries and months belong.
     """
-    words = [word for word in _PART.split(name.casefold()) if len(word) > 2]
+    words = [word for word in _EXACT["edge_of_part"].split(name.casefold()) if len(word) > 2]
     if not words or all(word in lexicon.common for word in words):
         return False
     if " " not in name and "'" not in name and (words[0] in lexicon.sure_names or words[0] in NAMED_THINGS):

@@ -7,48 +7,25 @@ too: another personal column, or names of the lexicon.
 Fields: JSON, YAML, TOML, INI, XML, forms, key=value in a log.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from eyas.privacy.labeled_values import find_values_below
 from eyas.privacy.labels import MAX_LENGTH, PERSONAL, THING, Label, Trust, ValueMatcher, parse_label
+from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
 from eyas.privacy.value_labels import is_label
+from eyas.privacy.word_lists import read_data_file
 
-_CELLS = {
-    "|": re.compile(r"[^|]+|(?<=\|)(?=\|)"),
-    "\t": re.compile(r"(?:(?<=\t)|^)[^\t]*"),
-    ";": re.compile(r"(?:(?<=;)|^)(?:\s*\"(?:[^\"]|\"\")*\"\s*(?=;|$)|[^;]*)"),
-    ",": re.compile(r"(?:(?<=,)|^)(?:\s*\"(?:[^\"]|\"\")*\"\s*(?=,|$)|[^,]*)"),
-    "  ": re.compile(r"\S+(?: \S+)*"),
-}
-_RULE = re.compile(r"[\s|:+=_-]+\Z")
+_EXACT = load_patterns("fields").exact
+_CELLS = {mark: _EXACT[name] for mark, name in read_data_file("data/fields")["separators"].items()}
 _EDGE = " \t\r\u00a0\"'`*_“”„«»"
-_BEFORE_HEADING = re.compile(r".*(?:\"\"\"|'''|```\w*|: |=)\s*", re.DOTALL)
 _MAX_HEADER = 600  # characters of a line with headings
 _MAX_HEADING = 80
 _MIN_SHARE = 0.6  # of a column's cells must look like what the heading says
-
-# Fields.
-_MARK = re.compile(r"[:=]")
 _KEY_END = " \t\"'`*])”\\"
-_KEY = re.compile(r"[^\n,;{}(\[|<>&?!\"'`“:=]*\Z")
-_COUNT = re.compile(r"(?<=[^\W\d_])[ _#]{0,2}\d{1,2}\Z")  # "Witness 1"
-_QUOTED = re.compile(r"[>=]?\s{0,4}\\?([\"'“`])([^\n\"”`]{1,100}?)\\?(?:\1|”)")
-_PLAIN = re.compile(
-    r"[>=]?[ \t]{0,12}[*_]{0,2}[ \t]{0,2}([^\n\"'`“,;|<>{}\[\]=:#*]{1,100}?)"
-    r"(?=\s+[\w.-]+[\"']?[=:]|&[\w-]+=|\s{2}|[\n,;|<>{}\]*#]|\Z| - | – )"
-)
-_LAST_COMMA = re.compile(r", ?[^\W\d_][^\W\d_.-]+(?: [^\W\d_]\.?)?(?=[ \t]*(?:\n|\Z))")
-_BELOW = re.compile(r"[ \t]*\n[ \t]*([^\n:=|{}\[\]\"]{2,60})(?=\n|\Z)")
-_ARRAY = re.compile(r"\s{0,4}\[([^\[\]{}]{2,4000})\]")
-_STRING = re.compile(r"[\"']([^\"'\n]{2,60})[\"']")
-_TAG = re.compile(r"<([A-Za-zÀ-ÿ][\w:.-]{1,40})(?:\s[^<>]{0,80})?>([^<>\n]{2,100})</")
-_ROW = re.compile(r"(?m)^[ \t]*\|?[ \t]*\**([^\n|*]{2,40}?)\**[ \t]*\|[ \t]*([^\n|]{2,100}?)[ \t]*\|?[ \t]*$")
 _MAX_ABBREVIATION = 4  # characters, with the full stop: "Dr.", "Mlle"
-_OPEN_END = re.compile(r"[(\[<;]|\.(?!\s|\Z)")  # behind a value that goes on
 _CODE = ("(", "[", ".", "<", "{", "::", "->")
 _NEIGHBORS = 3  # fields on each side that say whether a bare "name" is a person's
 
@@ -146,12 +123,12 @@ def _continues(lines: Sequence[Cell], i: int, mark: str) -> bool:
     """Returns True if line i may be the line below a header whose columns `mark` separates."""
     if mark != "  ":
         return mark in lines[i].text or "+" in lines[i].text
-    following = i + 1 if i + 1 < len(lines) and _RULE.match(lines[i].text) else i
+    following = i + 1 if i + 1 < len(lines) and _EXACT["rule"].match(lines[i].text) else i
     return mark in lines[following].text
 
 
 def _parse_heading(cell: Cell) -> Label | None:
-    heading = _BEFORE_HEADING.sub("", cell.text)
+    heading = _EXACT["before_heading"].sub("", cell.text)
     return parse_label(heading.partition("(")[0].strip(_EDGE)) if len(heading) < _MAX_HEADING else None
 
 
@@ -186,7 +163,7 @@ def _read_rows(
     even, uneven, num_odd = [], [], 0
     for k in range(start, len(lines)):
         line = lines[k].text
-        if _RULE.match(line) and line.strip():
+        if _EXACT["rule"].match(line) and line.strip():
             continue
         cells = _split_cells(lines[k], mark)
         num_odd = num_odd + 1 if abs(len(cells) - num_columns) > 1 else 0
@@ -288,16 +265,16 @@ def _is_among_people(fields: Sequence[_Field], i: int) -> bool:
 
 def _find_fields(text: str, matcher: ValueMatcher) -> Iterator[_Field]:
     if "</" in text:
-        for match in _TAG.finditer(text):
+        for match in _EXACT["tag"].finditer(text):
             label = parse_label(match[1].rpartition(":")[2])
             if label is not None:
                 yield _check_value(text, Cell(match.start(2), match[2]), label, matcher, is_quoted=True)
     if "|" in text:
-        for match in _ROW.finditer(text):
+        for match in _EXACT["row"].finditer(text):
             label = parse_label(match[1])
             if label is not None and parse_label(match[2]) is None:
                 yield _check_value(text, Cell(match.start(2), match[2]), label, matcher)
-    for mark in _MARK.finditer(text):
+    for mark in _EXACT["mark"].finditer(text):
         at = mark.start()
         if at > 0 and text[at - 1] not in ":=!/" and text[at + 1 : at + 2] != "/":
             label, is_whole = _read_key(text, at)
@@ -314,10 +291,10 @@ def _read_key(text: str, at: int) -> tuple[Label | None, bool]:
         The label, or None if there is none; and True if the label is all the text before the sign.
     """
     counted = text[max(0, at - MAX_LENGTH) : at].rstrip(_KEY_END)
-    window = _COUNT.sub("", counted)
+    window = _EXACT["count"].sub("", counted)
     if not window or not (window[-1].isalpha() or window[-1] == ")"):
         return None, False
-    match = _KEY.search(window.partition("(")[0].rstrip() if window[-1] == ")" else window)
+    match = _EXACT["key"].search(window.partition("(")[0].rstrip() if window[-1] == ")" else window)
     key = match[0].strip(" \t\r*_>#•-–$@") if match else ""
     label = parse_label(key)
     if label is not None or " " not in key:
@@ -330,23 +307,23 @@ def _read_key(text: str, at: int) -> tuple[Label | None, bool]:
 def _read_values(text: str, start: int, label: Label, is_whole: bool, matcher: ValueMatcher) -> Iterator[_Field]:
     is_person = label.kind == "PERSON"
     is_vague = is_person and label.trust is Trust.NAME
-    quoted = _QUOTED.match(text, start)
+    quoted = _EXACT["quoted"].match(text, start)
     if quoted:
         value = Cell(quoted.start(2), quoted[2])
         yield _check_value(text, value, label, matcher, is_quoted=True, is_whole=is_whole)
     elif is_person and not is_vague and text[start : start + 5].lstrip().startswith("["):
-        array = _ARRAY.match(text, start)
-        for item in _STRING.finditer(text, *array.span(1)) if array else ():
+        array = _EXACT["array"].match(text, start)
+        for item in _EXACT["string"].finditer(text, *array.span(1)) if array else ():
             if matcher.is_name(item[1]):
                 yield _Field(Label("PERSON"), Cell(item.start(1), item[1]), True)
-    elif plain := _PLAIN.match(text, start):
+    elif plain := _EXACT["plain"].match(text, start):
         value = Cell(plain.start(1), plain[1])
-        comma = _LAST_COMMA.match(text, plain.end(1)) if is_person and " " not in plain[1].strip() else None
+        comma = _EXACT["last_comma"].match(text, plain.end(1)) if is_person and " " not in plain[1].strip() else None
         if comma and matcher.is_name(plain[1] + comma[0]):  # "Fifita, Tevita"
             value = Cell(plain.start(1), plain[1] + comma[0])
         if not is_person or not text.startswith(_CODE, value.start + len(value.text)):
             yield _check_value(text, value, label, matcher, is_whole=is_whole)
-    elif not is_vague and (below := _BELOW.match(text, start)):
+    elif not is_vague and (below := _EXACT["below"].match(text, start)):
         yield _check_value(text, Cell(below.start(1), below[1]), label, matcher, is_whole=is_whole)
 
 
@@ -373,7 +350,7 @@ def _check_value(
         return _Field(label, None, is_whole)
     end = value.start + len(value.text)
     is_pair = text.startswith(";", end) and text[end + 1 : end + 2].isalpha()  # "name=Anna;age=31"
-    is_closed = is_quoted or is_pair or not _OPEN_END.match(text, end)
+    is_closed = is_quoted or is_pair or not _EXACT["open_end"].match(text, end)
     if is_closed and matcher.is_name(value.text, sure, any_case=is_quoted or (sure and is_whole)):
         return _Field(label, value, is_whole)
     name = "" if is_quoted else _read_name(value.text, matcher, sure)

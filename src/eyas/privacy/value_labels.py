@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from eyas.privacy.case_insensitive import lower_text
-from eyas.privacy.word_lists import read_by_language, read_words
+from eyas.privacy.word_lists import UNSPACED, read_by_language, read_words
 
 # Table -> what follows the label. An entry that is in two tables belongs to the first one.
 _TABLES = {
@@ -39,8 +39,6 @@ _TABLES = {
 _TOKEN = re.compile(r"[0-9A-Za-zÀ-ɏ]+|[^\W_0-9A-Za-zÀ-ɏ]+|#")  # of one script
 _CAMEL_TOKEN = re.compile(r"[^\W_]+?(?:(?<=[a-z])(?=[A-Z])|(?![^\W_]))")
 _CAMEL = re.compile(r"[a-z][A-Z]")
-# Scripts without spaces between words, or with words that grow at both ends. Their labels match inside words, too.
-_UNSPACED = re.compile(r"[\u0590-\u0dff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u2600-\u27bf\U0001f4de-\U0001f4f2]")
 _IN_CAPITALS = read_words("labels_in_capitals")
 _MAX_TOKENS = 6  # of a label
 _MAX_LABEL = 40  # characters of a heading
@@ -77,7 +75,7 @@ def find_labels(text: str) -> tuple[Label, ...]:
     """Returns the labels in a text, in order, the longest at each place. Takes linear time."""
     lower = lower_text(text)
     found = list(_find_words(text, lower))
-    if not text.isascii() and _UNSPACED.search(text):
+    if not text.isascii() and UNSPACED.search(text):
         found += _find_unspaced(lower)
     return tuple(sorted(set(found), key=lambda label: (label.end, -label.start)))
 
@@ -173,7 +171,7 @@ def _load() -> _Dictionary:
                     stems.setdefault(key[:_STEM_KEY], []).append((key, kind))
                     continue
                 whole.setdefault(key, kind)
-                if _UNSPACED.search(form):
+                if UNSPACED.search(form):
                     unspaced.add(form)
                 tokens = _TOKEN.findall(form)
                 begins.update("".join(tokens[:size]) for size in range(1, len(tokens)))
@@ -192,12 +190,4 @@ def _expand(entry: str, numbers: frozenset[str]) -> list[str]:
 
 def _squeeze(label: str) -> str:
     """Returns a label without blanks and marks. A label of marks only stays."""
-    return "".join(_TOKEN.findall(label)) if not _UNSPACED.search(label) else label.replace(" ", "").rstrip("*")
-
-
-def words_of(table: str) -> str:
-    """Returns a regular expression for the entries of a table: whole words, or anywhere in scripts without spaces."""
-    entries = sorted(read_words(table, unaccented=True), key=lambda entry: (-len(entry), entry))
-    spaced = "|".join(re.escape(entry) for entry in entries if not _UNSPACED.search(entry))
-    unspaced = "|".join(re.escape(entry) for entry in entries if _UNSPACED.search(entry))
-    return rf"(?:(?<![^\W\d_])(?:{spaced})(?![^\W\d_])|{unspaced})"
+    return "".join(_TOKEN.findall(label)) if not UNSPACED.search(label) else label.replace(" ", "").rstrip("*")

@@ -33,6 +33,8 @@ _MAX_CACHED_FILES = 3  # lexicons
 _DIGEST_BYTES = 32  # at the beginning of a cached file
 _MIN_ACCENTED = 4  # letters of a word that people also write without its accents
 
+# Scripts without spaces between words, or with words that grow at both ends.
+UNSPACED = re.compile(r"[\u0590-\u0dff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u2600-\u27bf\U0001f4de-\U0001f4f2]")
 _LATIN, _CYRILLIC = re.compile(r"[A-Za-zÀ-ɏḀ-ỿ'’ .-]+\Z"), re.compile(r"[А-яЁё-]+\Z")
 # Countries where the ten languages with capital letters are spoken.
 _CORE_LOCALES = """
@@ -108,6 +110,14 @@ def any_of(*tables: str) -> str:
     """Returns a regular expression that matches any entry of these tables: "good morning|hello|hi"."""
     entries = sorted(read_words(*tables), key=lambda entry: (-len(entry), entry))
     return "|".join(map(re.escape, entries))
+
+
+def words_of(*tables: str) -> str:
+    """Returns a regular expression for the entries of tables: whole words, or anywhere in scripts without spaces."""
+    entries = sorted(read_words(*tables, unaccented=True), key=lambda entry: (-len(entry), entry))
+    spaced = "|".join(re.escape(entry) for entry in entries if not UNSPACED.search(entry))
+    unspaced = "|".join(re.escape(entry) for entry in entries if UNSPACED.search(entry))
+    return rf"(?:(?<![^\W\d_])(?:{spaced})(?![^\W\d_])|{unspaced})"
 
 
 @cache

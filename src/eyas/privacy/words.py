@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from eyas.privacy.patterns import load_patterns
 from eyas.privacy.word_lists import Lexicon, read_words
 
 # Signs inside words that are no letters: Arabic vowels; Devanagari vowels, virama, nukta; joiners.
@@ -21,35 +22,8 @@ TERMS = read_words("terms")
 NAMED_THINGS = TERMS | read_words("brands")
 TITLES = read_words("titles", "titles_of_fields")  # in fields and letters
 
-# Endings of words that hardly end a name.
-_WORD_ENDING = re.compile(
-    r".{2,}(?:[ts]ions?|ments?|ness|less|ically|ology|graphy|[ae]nce|ible|ables?|ware|ships?|hood|ized?|ised|ful|fully"
-    r"|ity|ities|isms?|ists|ous|ously|ively|ives?|ating|ated|ates|ifying|ified|ual|ually|ility|ologist|ics"
-    r"|zion[ei]|mente|idad|idades|dades?|ção|ções|ión|iones|eurs|euse|aires?|ements?|iques?|ość|ości|ować|anie|enie"
-    r"|ning|het)\Z"
-)
-_GERMAN_NOUN = re.compile(
-    r".{2,}(?:ung|ungen|heit|keits?|keiten|schaft|tion|tionen|tät|nis|tum|ment|chen|lein|ling|rechnung|ismus|ität)\Z"
-)
+_PATTERNS = load_patterns("word_shapes").exact
 _FORMS = ("s", "es", "ed", "d", "ing", "ly", "er", "n")
-_TECHNICAL = re.compile(
-    r"(?i)theorem|\bsatz|th[ée]or|teorem|stelling|twierdz|\bsats\b|algor[iy]t|transform|machine|m[áa]quina|macchina"
-    r"|maszyn|maskin|m[ée]thod|m[ée]tod|\bchains?\b|kette|cha[iî]ne|catena|cadena|cadeia|łańcuch|kedj|keten|triangle"
-    r"|dreieck|tri[áa]ng|driehoek|trójkąt|triangel|sequence|folge\b|\bsuite|reihe|s[ée]rie|successione|sucesi|sequência"
-    r"|rij\b|ciąg|följd|distribu|verteil|verdeling|rozkład|fördelning|filter|\bcode|coding|codific|kod|program|script"
-    r"|func|funktion|fonction|funzione|funç|funkcj|compil|langage|sprache|lenguaje|linguagg|linguagem|\btaal|język|språk"
-    r"|librar|package|framework|install|syntax|integral|equation|équation|gleichung|ecuaci|equazion|equaç|vergelijking"
-    r"|równani|ekvation|matrix|matri[cz]|graph|fra[ck]tal|\blaws?\b|gesetz|\bloi\b|\bley\b|legge|\blei\b|\bwet\b|prawo"
-    r"|\blag\b|number|zahl|n[úu]mero|liczb|getal|prove\b|beweis|statisti|probab|array|class\b|loop|variable|implement"
-    r"|constant|formula|formel|test\b|fraktal|tree|hash|numeric|numéri|approx|eliminat|distance|coefficient|dreiecks"
-)
-# Words of a question about words: a quoted word in such a text is a word.
-_ABOUT_WORDS = re.compile(
-    r"(?i)\b(?:words?|verbs?|nouns?|adjectives?|sentences?|synonyms?|rhymes?|means?|spell\w*|pronounc\w*|w[öo]rt\w*|satz"
-    r"|verb\w*|substantiv\w*|bedeut\w*|mots?|verbes?|phrases?|signifie|palabras?|frases?|significa|parol[ae]|verbi"
-    r"|significato|palavras?|woord\w*|werkwoord\w*|zin\b|betekent|słow\w*|czasownik\w*|zdani\w*|znaczy|ord|orden|betyder"
-    r"|mening\w*|strings?|keyword\w*|token\w*)\b"
-)
 _QUOTES = "\"'“”„‚‘’«»`"
 
 
@@ -145,7 +119,7 @@ def cut_prefixes(form: str) -> tuple[str, ...]:
 
 def is_technical(text: str) -> bool:
     """Returns True if a word of the text belongs to mathematics, statistics or programming: "theorem", "algorithm"."""
-    return bool(_TECHNICAL.search(text))
+    return bool(_PATTERNS["technical"].search(text))
 
 
 def is_quoted_word(text: str, start: int, end: int) -> bool:
@@ -154,13 +128,13 @@ def is_quoted_word(text: str, start: int, end: int) -> bool:
     Such a word is no name. The word is text[start:end], without its quotation marks.
     """
     quoted = 0 < start <= end < len(text) and text[start - 1] in _QUOTES and text[end] in _QUOTES
-    return quoted and bool(_ABOUT_WORDS.search(text))
+    return quoted and bool(_PATTERNS["about_words"].search(text))
 
 
 @lru_cache(maxsize=20_000)
 def ends_as_word(lower: str, german: bool) -> bool:
     """Returns True if a word has an ending that hardly ends a name. german: endings of German nouns count, too."""
-    return bool(_WORD_ENDING.match(lower)) or (german and bool(_GERMAN_NOUN.match(lower)))
+    return bool(_PATTERNS["word_ending"].match(lower)) or (german and bool(_PATTERNS["german_noun"].match(lower)))
 
 
 def is_stop_word(lower: str, lexicon: Lexicon) -> bool:

@@ -1,0 +1,87 @@
+"""Loads the regular expressions of the detectors, which are entries of data/*.toml.
+
+    [parts]      a text that other entries hold as {NAME}
+    [exact]      case counts
+    [any_case]   case does not count
+    [tested]     searched only in texts that match the test, which is a faster pattern
+
+A list is joined to one text. {SECTION} stands for any entry of another section, {any:TABLE} for any entry of a table of
+the language folders. {words:TABLE} are whole words, {stems:TABLE} are those with a star at the end of a stem,
+{endings:TABLE} is the same inside longer words, {title:TABLE} begin with capitals. A plus sign joins two tables.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from eyas.privacy.case_insensitive import CaseInsensitivePattern, PrefilteredPattern
+from eyas.privacy.word_lists import any_of, read_data_file, words_of
+
+_PLACE = re.compile(r"\{(?:([a-z]+):)?([A-Za-z_][A-Za-z_+]*)\}")
+_SECTIONS = ("parts", "exact", "any_case")
+_TABLES: Mapping[str, Callable[..., str]] = {
+    "any": any_of,
+    "words": words_of,
+    "endings": lambda *tables: any_of(*tables).replace(r"\*", r"\w*"),
+    "stems": lambda *tables: words_of(*tables).replace(r"\*", r"[^\W\d_]*"),
+    "title": lambda *tables: any_of(*tables).title(),
+}
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """The patterns of one file: name -> pattern.
+
+    Attributes:
+        exact: Patterns that respect case.
+        any_case: Patterns that ignore case.
+        tested: Patterns with a test.
+    """
+
+    exact: Mapping[str, re.Pattern[str]]
+    any_case: Mapping[str, CaseInsensitivePattern]
+    tested: Mapping[str, PrefilteredPattern]
+
+    def find(self, text: str, *names: str) -> Iterator[re.Match[str]]:
+        """Yields the matches of these patterns, one pattern after another."""
+        for name in names:
+            pattern = self.exact.get(name) or self.any_case.get(name) or self.tested[name]
+            yield from pattern.finditer(text)
+
+
+@cache
+def load_patterns(name: str) -> Patterns:
+    """Returns the patterns of data/NAME.toml."""
+    tables = read_data_file(f"data/{name}")
+    parts = read_parts(name)
+    return Patterns(
+        {key: re.compile(fill_parts(text, parts)) for key, text in tables.get("exact", {}).items()},
+        {key: CaseInsensitivePattern(fill_parts(text, parts)) for key, text in tables.get("any_case", {}).items()},
+        {
+            key: PrefilteredPattern(fill_parts(row["pattern"], parts), fill_parts(row["test"], parts))
+            for key, row in tables.get("tested", {}).items()
+        },
+    )
+
+
+def read_parts(name: str) -> Mapping[str, Any]:
+    """Returns the texts that entries of data/NAME.toml may hold: its own entries, and whole sections."""
+    tables = read_data_file(f"data/{name}")
+    return tables | {key: text for section in _SECTIONS for key, text in tables.get(section, {}).items()}
+
+
+def fill_parts(text: str | list[str] | dict[str, str], parts: Mapping[str, Any]) -> str:
+    """Returns the text of an entry with its parts filled in; for a section, a choice of all its entries.
+
+    Args:
+        text: The entry or the section.
+        parts: The entries that it may hold, and the parts of those. See `read_parts`.
+    """
+
+    def fill(place: re.Match[str]) -> str:
+        function, name = place.groups()
+        return _TABLES[function](*name.split("+")) if function else fill_parts(parts[name], parts)
+
+    return _PLACE.sub(fill, "|".join(text.values()) if isinstance(text, dict) else "".join(text))
