@@ -18,7 +18,7 @@
 # make prove-production   serving, export formats and clients, against vLLM, OpenVINO, AIPerf and guidellm
 # make prove-clients      what clients and operators need: tool calls, metrics (DATA=DIR: BFCL's cases; Debian's prometheus)
 # make prove-plain        size, structure, texts and speed of the source, against the commit before the split
-# make interop            AIPerf measures `eyas serve`
+# make interop            clients such as LangChain and openai-agents run a task against `eyas serve`
 # make peers              compares the throughput of eyas with other engines
 # make test-peers         vLLM and OpenVINO load the exported heads: equal tokens, equal acceptance length
 #
@@ -114,8 +114,8 @@ $(PEERS)/audit/.installed:
 	$(PEER_PIP) $(@D)/bin/python -m pip install 'pip-audit>=2.9,<3' >&2
 	@touch $@
 
-interop: $(EYAS) $(PEERS)/aiperf/.installed
-	@$(BIN)/python benchmarks/interop_aiperf.py "$(PEERS)/aiperf/bin/aiperf"
+interop: $(DEV) $(PEERS)/agents/.installed peers-clients
+	@$(BIN)/python benchmarks/interop.py --env-dir "$(PEERS)"
 
 peers-clients: $(PEERS)/aiperf/.installed $(PEERS)/guidellm/.installed
 
@@ -130,6 +130,13 @@ $(PEERS)/aiperf/.installed:
 	@echo "Installing aiperf into $(@D)" >&2
 	$(PYTHON) -m venv $(@D)
 	$(PEER_PIP) $(@D)/bin/python -m pip install 'aiperf>=0.13,<0.14' >&2
+	@touch $@
+
+$(PEERS)/agents/.installed:
+	@echo "Installing openai-agents, LangChain, LiteLLM, pydantic-ai and instructor into $(@D)" >&2
+	$(PYTHON) -m venv $(@D)
+	$(PEER_PIP) $(@D)/bin/python -m pip install 'openai-agents>=0.24,<0.25' 'langchain-openai>=1.7,<2' 'litellm>=1.83,<2' \
+	  'pydantic-ai-slim[openai]>=2.38,<3' 'instructor>=1.17,<2' >&2
 	@touch $@
 
 # TRL has the chat templates of many families, mistral-common those of Mistral.
@@ -188,7 +195,7 @@ prove-training: $(DEV) peers-training
 prove-production: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed peers-clients
 	@$(BIN)/python benchmarks/prove_production.py --env-dir "$(PEERS)"
 
-prove-clients: $(DEV) $(PEERS)/clients/.installed
+prove-clients: $(DEV) $(PEERS)/clients/.installed $(PEERS)/agents/.installed peers-clients
 	@$(BIN)/python benchmarks/prove_clients.py --env-dir "$(PEERS)" --data "$(DATA)"
 
 # prove-plain compares the speed with this commit, the last one before the packages were split.

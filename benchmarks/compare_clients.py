@@ -33,7 +33,7 @@ from statistics import median
 from typing import Any
 
 from client_overhead import TOKEN, accept_requests, last_chunks
-from interop_aiperf import run_aiperf
+from interop import run_aiperf, run_guidellm
 from result_rows import Row, print_rows
 
 from eyas.bench import importers
@@ -124,14 +124,8 @@ def measure_with_aiperf(environment: Path, load: Load, out: Path) -> Path:
 
 def measure_with_guidellm(environment: Path, load: Load, out: Path) -> Path:
     """Runs guidellm and returns its result file."""
-    written = out / "guidellm.json"
-    words = ["run", "--backend", f"kind=openai_http,target={load.base},model=fake", "--disable-console"]
-    words += ["--profile", f"kind=concurrent,streams={load.streams}"]
-    words += ["--constraint", f"kind=max_requests,count={load.requests}"]
-    words += ["--tokenizer", f"kind=hf_auto,model={resolve_target(EMBEDDED)}"]
-    words += ["--data", f"kind=synthetic_text,prompt_tokens={PROMPT_TOKENS},output_tokens={load.tokens}"]
-    _call([environment / "bin" / "guidellm", *words, "--output", f"kind=json,path={written}"], {})
-    return written
+    program = environment / "bin" / "guidellm"
+    return run_guidellm(program, load.base, "fake", load.requests, load.streams, load.tokens, out)
 
 
 def measure_with_vllm(environment: Path, load: Load, out: Path) -> Path:

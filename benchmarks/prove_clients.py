@@ -1,8 +1,9 @@
 """Runs the benchmarks of what clients need of `eyas serve`. `make prove-clients` calls it.
 
-    python benchmarks/prove_clients.py --data DIR [--only PART] [--env-dir DIR]
+    python benchmarks/prove_clients.py [--data DIR] [--only PART] [--env-dir DIR]
 
     tools      tool calls: read back from others' text, enforced, equal with and without drafts
+    clients    OpenAI's client, LangChain, LiteLLM, agents, AIPerf and others run a task each
     metrics    Prometheus scrapes the server under load; the expressions of dashboards return data
 
 Each part is a script in benchmarks/, which explains its method and prints one JSON object for each row. Exits 1 if a
@@ -15,8 +16,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PARTS = {"tools": "tool_calls.py", "metrics": "clients_prometheus.py"}
-WITH_DATA = ("tools",)  # the parts that take --env-dir and --data
+PARTS = {"tools": "tool_calls.py", "clients": "interop.py", "metrics": "clients_prometheus.py"}
+INPUTS = {"tools": ("--env-dir", "--data"), "clients": ("--env-dir",), "metrics": ()}
 
 
 def main() -> int:
@@ -24,14 +25,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--env-dir", type=Path, default=Path.home() / ".cache" / "eyas" / "peers")
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="directory of BFCL's cases, for the part tools")
     parsed = parser.parse_args()
-    inputs = ["--env-dir", parsed.env_dir, "--data", parsed.data]
-    codes = [
-        subprocess.run([sys.executable, HERE / script, *(inputs if name in WITH_DATA else [])], check=False).returncode
-        for name, script in PARTS.items()
-        if parsed.only in (None, name)
-    ]
+    chosen = [name for name in PARTS if parsed.only in (None, name)]
+    values = {"--env-dir": parsed.env_dir, "--data": parsed.data}
+    if "tools" in chosen and parsed.data is None:
+        parser.error("The part tools needs --data DIR.")
+    codes = []
+    for name in chosen:
+        words = [word for option in INPUTS[name] for word in (option, values[option])]
+        codes.append(subprocess.run([sys.executable, HERE / PARTS[name], *words], check=False).returncode)
     return int(any(codes))
 
 

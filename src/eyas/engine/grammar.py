@@ -24,6 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from eyas.base.errors import InputError
+from eyas.chat.json_schema import close_objects
 
 MAX_REASON_CHARS = 120
 JSON_SPACE = r"\r?\n[ \t]{0,20}|[ \t]{1,2}"  # between the parts of JSON; without a bound, a weak model never ends
@@ -76,8 +77,8 @@ class Grammar:
     @classmethod
     def json_schema(cls, vocab: GrammarVocab, schema: Mapping[str, Any] | str) -> "Grammar":
         """Returns the grammar of JSON that fits a schema, given as a mapping or as text. Raises InputError."""
-        text = schema if isinstance(schema, str) else json.dumps(schema)
         try:
+            text = json.dumps(close_objects(json.loads(schema) if isinstance(schema, str) else schema))
             rules = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": JSON_SPACE})
             return cls(vocab, rules, "the JSON schema")
         except ValueError as error:

@@ -47,6 +47,7 @@ class FunctionCall(StrictModel):
 
     name: str
     arguments: str
+    parsed_arguments: Any = Field(default=None, description="Ignored. OpenAI's client adds it.")
 
 
 class ToolCall(StrictModel):
@@ -56,6 +57,7 @@ class ToolCall(StrictModel):
     type: Literal["function"] = "function"
     function: FunctionCall
     index: Annotated[int, WHOLE] | None = None
+    provider_specific_fields: Any = Field(default=None, description="Ignored. LiteLLM adds it.")
 
 
 class _NamedMessage(StrictModel):
@@ -87,6 +89,8 @@ class AssistantMessage(_NamedMessage):
     tool_calls: list[ToolCall] | None = None
     reasoning_content: str | None = Field(None, description="The template keeps or drops earlier reasoning.")
     reasoning: str | None = Field(None, description="vLLM's name for reasoning_content.")
+    provider_specific_fields: Any = Field(default=None, description="Ignored. LiteLLM adds it.")
+    parsed: Any = Field(default=None, description="Ignored. OpenAI's client adds it.")
     refusal: None = None
     annotations: None = None
     audio: None = None
