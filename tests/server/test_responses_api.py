@@ -195,7 +195,7 @@ def test_thoughts_are_an_item_of_their_own(size):
         is_last = start + size >= len(text)
         delta = OutputDelta(0, (1,), text[start : start + size], (), 0, "stop" if is_last else None)
         events += [json.loads(json.dumps(event)) for event in builder.continue_with(delta, generation)]
-    events += builder.end(usage)
+    events += builder.end(usage, [])
     thoughts, message = events[-1]["response"]["output"]
     assert (thoughts["content"][0]["text"], message["content"][0]["text"]) == ("Hm.", "Yes.")
     deltas = [event["delta"] for event in events if event["type"] == "response.reasoning_text.delta"]

@@ -135,7 +135,6 @@ class ToolFormat:
         prompt_ids: Sequence[int],
         *,
         has_calls: bool = True,
-        has_grammar: bool = False,
     ) -> ToolCallParser:
         """Returns a parser for one answer.
 
@@ -143,18 +142,36 @@ class ToolFormat:
             tools: the definitions of the tools that may be called.
             prompt_ids: the ids of the prompt. It may open the thoughts itself.
             has_calls: False if the answer may have no calls.
-            has_grammar: True if a grammar holds from the first token on. Such an answer has no thoughts.
         """
         template = self._template(has_calls)
         is_anchored = template.get("start_anchor_pattern") != ANSWER_START
         prompt = self.tokenizer.decode(list(prompt_ids)) if is_anchored else ""
         python = self.family is not None and self.family.python
         parser = ToolCallParser(template, tools, prompt=str(prompt), python=python)
-        if self.thought_markers is not None and not has_grammar and not prompt:
-            opener = self.thought_markers[0]
-            if str(self.tokenizer.decode(list(prompt_ids[-MAX_OPENER_TOKENS:]))).rstrip().endswith(opener):
-                parser.feed(opener)
+        if self.thought_markers is not None and not prompt and self._ends_with(self.thought_markers[0], prompt_ids):
+            parser.begin(self.thought_markers[0])
         return parser
+
+    def answer_opener(self, prompt_ids: Sequence[int]) -> tuple[str, str]:
+        """Returns what comes before the content of an answer, for a grammar.
+
+        Args:
+            prompt_ids: the ids of the prompt. It may open the thoughts, or end them where it turns them off.
+
+        Returns:
+            The thoughts with their text as TEXT, "" if there are none, and the text between them and the content. If
+            the thoughts begin with TEXT, the prompt has opened them; else an answer may leave them out.
+        """
+        family, markers = self.family, self.thought_markers
+        if family is not None and family.thoughts:
+            return family.thoughts, family.content.partition("TEXT")[0]
+        if markers is None or self._ends_with(markers[1], prompt_ids):
+            return "", ""
+        before, after = markers
+        return ("" if self._ends_with(before, prompt_ids) else before) + "TEXT" + after, ""
+
+    def _ends_with(self, text: str, prompt_ids: Sequence[int]) -> bool:
+        return str(self.tokenizer.decode(list(prompt_ids[-MAX_OPENER_TOKENS:]))).rstrip().endswith(text)
 
     def _template(self, has_calls: bool) -> dict[str, Any]:
         """Returns the response template of answers with or without calls, with the thoughts."""

@@ -1,8 +1,9 @@
-"""Writes the grammar of answers that call tools, in llguidance's Lark syntax. The server enforces calls with it.
+"""Writes grammars of answers in llguidance's Lark syntax: calls of tools, and thoughts before what a client asks for.
 
 required    start: head calls                 head: "<tool_call>"
 auto        start: text | head calls          head: text up to and including the first "<tool_call>"
             calls: first (between next)*      each call: its text with the JSON schema of its function
+thoughts    start: thoughts @answer           thoughts: any text up to and including "</think>"
 """
 
 import json
@@ -54,14 +55,13 @@ def write_tool_grammar(
     trigger = writer.literal(family.trigger)
     head, start = f"head: {trigger}", "head calls"
     if rules.content is not None:
-        start = f"head calls | %json {json.dumps({'x-guidance': JSON_STYLE, **close_objects(rules.content)})}"
+        opener, schema = writer.literal(family.content.partition("TEXT")[0]), close_objects(rules.content)
+        start = f"head calls | {opener} %json {json.dumps({'x-guidance': JSON_STYLE, **schema})}"
     elif not rules.must_call:
         # Without markers of its own, text may come before a call and is only known by the trigger.
         if family.content == "TEXT":
             head = f"head{'' if family.trigger in special_ids else '[lazy]'}: TEXT {trigger}"
         start = f"head calls | {writer.text(family.content)}"
-    if family.thoughts:
-        start = f"({writer.text(family.thoughts)})? ({start})"
     lines = [f"start: {start}", head, f"TEXT: /{ANY_TEXT}/"]
     has_many = not rules.is_single and not ending
     first, following = [], []
@@ -77,8 +77,22 @@ def write_tool_grammar(
     return "\n".join(["%llguidance {}", *lines, *writer.rules])
 
 
+def write_answer_grammar(thoughts: str, opener: str, special_ids: Mapping[str, int]) -> str:
+    """Returns the grammar of an answer behind its thoughts. Its rule `@answer` stands for the grammar of the answer.
+
+    Args:
+        thoughts: the thoughts with their text as TEXT; see `ToolFormat.answer_opener`.
+        opener: the text between the thoughts and the answer.
+        special_ids: as in `write_tool_grammar`.
+    """
+    writer = _Writer(special_ids)
+    repeats = "" if thoughts.startswith("TEXT") else "?"
+    lines = [f"start: ({writer.text(thoughts)}){repeats} {writer.literal(opener)} @answer", f"TEXT: /{ANY_TEXT}/"]
+    return "\n".join(["%llguidance {}", *lines, *writer.rules])
+
+
 class _Writer:
-    """A writer of literals and rules. rules: the rules of arguments that are not JSON."""
+    """A writer of literals and rules. rules: the rules of texts that end where other text begins."""
 
     def __init__(self, special_ids: Mapping[str, int]) -> None:
         self.special_ids = special_ids
@@ -95,7 +109,11 @@ class _Writer:
     def text(self, text: str) -> str:
         """Returns a text with any text in the place of TEXT."""
         before, _, after = text.partition("TEXT")
-        return f"{self.literal(before)} TEXT {self.literal(after)}"
+        end = self.literal(after)
+        if not end or end.startswith("<["):
+            return f"{self.literal(before)} TEXT {end}"
+        # The thoughts end where their marker first appears; spaces may follow.
+        return f"{self.literal(before)} {self._up_to(after)} (/\\s{{1,9}}/)?"
 
     def call(self, text: str, parameter: str | None, tool: Mapping[str, Any]) -> str:
         """Returns the text of a call with NAME, INDEX and ARGUMENTS filled in."""
@@ -118,20 +136,24 @@ class _Writer:
         for key, value in schema.get("properties", {}).items():
             before, _, after = parameter.replace("KEY", key).partition("VALUE")
             name = f"argument_{len(self.rules)}"
-            self.rules.append(f"{name}: {self.literal(before)} {self._value(name, value, after, shared)}")
+            self.rules.append(f"{name}: {self.literal(before)} {self._value(value, after, shared)}")
             names.append(name if key in required else f"{name}?")
         return " ".join(names)
 
-    def _value(self, name: str, schema: Any, after: str, shared: Mapping[str, Any]) -> str:
+    def _value(self, schema: Any, after: str, shared: Mapping[str, Any]) -> str:
         """Returns a value with the text after it. A string has no quotes, so it ends where that text begins."""
         is_text = isinstance(schema, dict) and schema.get("type") == "string"
         if is_text and "enum" in schema:
             choices = " | ".join(json.dumps(str(choice)) for choice in schema["enum"])
             return f"({choices}) {self.literal(after)}"
         if is_text:
-            length = f"{{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}"
-            body = rf"(.|\n){length}{re.escape(after)}".replace("/", r"\/").replace("\n", "n")
-            self.rules.append(f"text_{name}[lazy]: /{body}/")
-            return f"text_{name}"
+            return self._up_to(after, f"{{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}")
         value = {**schema, **shared} if isinstance(schema, dict) else schema
         return f"%json {json.dumps(value)} {self.literal(after)}"
+
+    def _up_to(self, end: str, length: str = "*") -> str:
+        """Returns any text up to and including where `end` first appears. length: the repetition of its characters."""
+        name = f"text_{len(self.rules)}"
+        body = rf"(.|\n){length}{re.escape(end)}".replace("/", r"\/").replace("\n", "n")
+        self.rules.append(f"{name}[lazy]: /{body}/")
+        return name

@@ -70,13 +70,21 @@ class ToolCallParser:
         self._text = ""
         self._position = 0  # the text before it is done
         self._region: str | None = None
-        self._region_start = 0
+        self._region_start = self._body_start = 0  # of the region: where it opens, and where its text begins
+        self._num_dropped = 0  # characters of finished thoughts, which are no longer in the text
+        self._num_begun = 0  # characters of the answer that the prompt has
+        self._thoughts: list[tuple[int, int]] = []  # where finished thoughts begin and end
         self._space = ""  # white space of the content that is dropped if a call follows
         self._follows_call = False
         anchor = _pattern(template, "start_anchor")
         matches = [] if anchor is None or not prompt else list(anchor.finditer(prompt))
         if matches:
-            self.feed(prompt[matches[-1].end() :])
+            self.begin(prompt[matches[-1].end() :])
+
+    def begin(self, text: str) -> None:
+        """Takes the beginning of the answer that the prompt already has, for example the marker of the thoughts."""
+        self._num_begun = len(text)
+        self.feed(text)
 
     def feed(self, text: str) -> ParsedText:
         """Appends text to the answer. Returns what is certain now."""
@@ -92,6 +100,20 @@ class ToolCallParser:
             parsed += self._read_call(len(self._text), is_complete)
         return parsed if self._follows_call else parsed + ParsedText(content=self._space)
 
+    def count_thought_tokens(self, text_ends: Sequence[int]) -> int:
+        """Returns the number of tokens of the thoughts so far, without those of their markers.
+
+        Args:
+            text_ends: for each token, the length of the answer's text after it.
+        """
+        thoughts = list(self._thoughts)
+        if self._region not in (None, CONTENT, TOOL_CALLS):
+            thoughts.append((self._answer_position(self._body_start), self._answer_position(len(self._text))))
+        return sum(begin < end <= last for end in text_ends for begin, last in thoughts)
+
+    def _answer_position(self, position: int) -> int:
+        return self._num_dropped + position - self._num_begun
+
     def _advance(self, at_end: bool) -> ParsedText:
         parsed = ParsedText()
         while True:
@@ -104,11 +126,22 @@ class ToolCallParser:
                 return parsed
             self._position = match.end()
             if region is not None:
-                self._region, self._region_start = region, match.start()
+                self._region, self._region_start, self._body_start = region, match.start(), match.end()
             elif self._region == TOOL_CALLS:
                 parsed += self._read_call(match.end(), is_complete=True)
             else:
-                self._region = None
+                self._end_region(match)
+
+    def _end_region(self, match: Any) -> None:
+        """Ends a region of thoughts or content. The answer begins behind thoughts that nothing but spaces precedes."""
+        region, self._region = self._region, None
+        if region == CONTENT:
+            return
+        self._thoughts.append((self._answer_position(self._body_start), self._answer_position(match.start())))
+        if not self._text[: self._region_start].strip():
+            self._text = self._text[match.end() :]
+            self._num_dropped += match.end()
+            self._position = 0
 
     def _next_border(self, at_end: bool) -> tuple[str | None, Any, int]:
         """Finds the next border: the region that it opens or None, its match, and where to hold text back."""

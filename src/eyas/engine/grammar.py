@@ -56,31 +56,39 @@ class GrammarVocab:
 
 
 class Grammar:
-    """A grammar that outputs must fit, compiled for one vocabulary. `start` returns the state of one output."""
+    """A grammar that outputs must fit, compiled for one vocabulary. `start` returns the state of one output.
 
-    def __init__(self, vocab: GrammarVocab, text: str, what: str) -> None:
+    `json_schema`, `regex` and `lark` take `around`: the grammar, in Lark syntax, of what surrounds the text. There,
+    `@answer` stands for the text. None: the text is the whole output.
+    """
+
+    def __init__(self, vocab: GrammarVocab, text: str, what: str, around: str | None = None) -> None:
         """Compiles a grammar. Use `json_schema`, `json_object` or `regex` instead, which build `text`.
 
         Args:
             vocab: the target's vocabulary.
-            text: the grammar in llguidance's own form.
+            text: the grammar in llguidance's own form, as JSON.
             what: the name of the grammar in error messages, for example "the JSON schema".
+            around: see the class.
 
         Raises:
             InputError: llguidance does not support the grammar.
         """
         self.vocab = vocab
+        if around is not None:
+            inner = json.loads(text)["grammars"][0] | {"name": "answer"}
+            text = json.dumps({"grammars": [{"lark_grammar": around}, inner]})
         self._matcher = LLMatcher(vocab.library, text, log_level=0, limits=LLParserLimits(verbose_errors=False))
         if self._matcher.is_error():
             raise _unsupported(what, self._matcher.get_error())
 
     @classmethod
-    def json_schema(cls, vocab: GrammarVocab, schema: Mapping[str, Any] | str) -> "Grammar":
+    def json_schema(cls, vocab: GrammarVocab, schema: Mapping[str, Any] | str, around: str | None = None) -> "Grammar":
         """Returns the grammar of JSON that fits a schema, given as a mapping or as text. Raises InputError."""
         try:
             text = json.dumps(close_objects(json.loads(schema) if isinstance(schema, str) else schema))
             rules = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": JSON_SPACE})
-            return cls(vocab, rules, "the JSON schema")
+            return cls(vocab, rules, "the JSON schema", around)
         except ValueError as error:
             raise _unsupported("the JSON schema", str(error)) from error
 
@@ -90,17 +98,17 @@ class Grammar:
         return cls.json_schema(vocab, {"type": "object"})
 
     @classmethod
-    def regex(cls, vocab: GrammarVocab, pattern: str) -> "Grammar":
+    def regex(cls, vocab: GrammarVocab, pattern: str, around: str | None = None) -> "Grammar":
         """Returns the grammar of texts that match the pattern from start to end. Raises InputError.
 
         The pattern has the syntax of Rust's regex crate.
         """
-        return cls(vocab, LLMatcher.grammar_from_regex(pattern), "the regular expression")
+        return cls(vocab, LLMatcher.grammar_from_regex(pattern), "the regular expression", around)
 
     @classmethod
-    def lark(cls, vocab: GrammarVocab, text: str, what: str) -> "Grammar":
+    def lark(cls, vocab: GrammarVocab, text: str, what: str, around: str | None = None) -> "Grammar":
         """Returns the grammar of a text in llguidance's Lark syntax. Raises InputError, which names it as `what`."""
-        return cls(vocab, LLMatcher.grammar_from_lark(text), what)
+        return cls(vocab, json.dumps({"grammars": [{"lark_grammar": text}]}), what, around)
 
     def start(self) -> "GrammarState":
         """Returns a new state, for an output that is still empty."""

@@ -50,13 +50,23 @@ class PromptDetails(ResponseModel):
     cached_tokens: int
 
 
+class CompletionDetails(ResponseModel):
+    """The output tokens that are thoughts, without their markers."""
+
+    reasoning_tokens: int
+
+
 class Usage(ResponseModel):
-    """The token counts of one call. The tokens of a prompt are counted once, also with n > 1."""
+    """The token counts of one call. The tokens of a prompt are counted once, also with n > 1.
+
+    completion_tokens_details: left out in completions, and where the answers of the model have no thoughts.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails = CompletionDetails(reasoning_tokens=0)
 
 
 class SpeculativeStats(ResponseModel):

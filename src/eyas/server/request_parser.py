@@ -12,7 +12,7 @@ from eyas.chat.conversation import Role
 from eyas.chat.infill import Infill
 from eyas.chat.render import RESERVED_VARIABLES, TemplateMessage, render_prompt
 from eyas.chat.tool_format import ToolFormat
-from eyas.chat.tool_grammar import write_tool_grammar
+from eyas.chat.tool_grammar import write_answer_grammar, write_tool_grammar
 from eyas.engine.grammar import Grammar, GrammarVocab
 from eyas.engine.min_length import MinLength
 from eyas.engine.request import Request, StopCriteria
@@ -70,10 +70,11 @@ class RequestParser:
         limit, logprobs = _output_limit(body), _num_logprobs(body)
         limits = [self._max_tokens(prompt, param, limit) for prompt in prompts]
         sampling, stop = self._sampling(body), self._stop(body)
-        grammar = self._grammar(body, tool_use if tools else None) or self._min_length(body, stop)
+        around = None if tool_use is None else self._thoughts(tool_use, prompts[0])
+        grammar = self._grammar(body, tool_use if tools else None, around) or self._min_length(body, stop)
         shown_ids = frozenset() if tool_use is None else tool_use.format.marker_ids
         if body.skip_special_tokens is False:
-            shown_ids |= self._special_ids
+            shown_ids |= set(self._special_ids.values()) - set(self.target.info.eos_ids)
         wants_rounds = body.stream_options is not None and bool(body.stream_options.include_rounds)
         seed = secrets.randbelow(NUM_SEEDS) if body.seed is None else body.seed % NUM_SEEDS
         return [
@@ -175,7 +176,7 @@ class RequestParser:
         end_ids = (*stop.ids, *(() if stop.ignore_eos else info.eos_ids))
         return MinLength(body.min_tokens, end_ids, info.vocab_size) if body.min_tokens and end_ids else None
 
-    def _grammar(self, body: GenerationRequest, tool_use: ToolUse | None) -> Grammar | None:
+    def _grammar(self, body: GenerationRequest, tool_use: ToolUse | None, around: str | None) -> Grammar | None:
         """Returns the grammar that the body asks for; None if it asks for none.
 
         Five parameters can hold a schema or regular expression. Raises ApiError if more than one of them is set. They
@@ -200,23 +201,28 @@ class RequestParser:
         param = names[0]
         schema, regex = schemas.get(param), regexes.get(param)
         try:
-            grammar = None if schema is None else Grammar.json_schema(self._vocab, schema)
+            grammar = None if schema is None else Grammar.json_schema(self._vocab, schema, around)
             if tool_use is not None:
-                return self._tool_grammar(tool_use, json.loads(schema) if isinstance(schema, str) else schema)
+                return self._tool_grammar(tool_use, json.loads(schema) if isinstance(schema, str) else schema, around)
             if grammar is not None:
                 return grammar
             assert regex is not None, names
-            return Grammar.regex(self._vocab, regex)
+            return Grammar.regex(self._vocab, regex, around)
         except EyasError as error:
             raise to_api_error(error, param) from None
 
-    def _tool_grammar(self, tool_use: ToolUse, content: dict[str, Any] | None) -> Grammar:
+    def _tool_grammar(self, tool_use: ToolUse, content: dict[str, Any] | None, around: str | None) -> Grammar:
         rules = tool_use.rules(None if tool_use.choice != "auto" else content)
         assert rules is not None
-        added = self.target.tokenizer.added_tokens_decoder
-        special_ids = {entry.content: token for token, entry in added.items() if entry.special}
-        text = write_tool_grammar(tool_use.family, rules, special_ids, self._vocab.eos_ids)
-        return Grammar.lark(self._vocab, text, "the tools")
+        text = write_tool_grammar(tool_use.family, rules, self._special_ids, self._vocab.eos_ids)
+        return Grammar.lark(self._vocab, text, "the tools", around)
+
+    def _thoughts(self, tool_use: ToolUse, prompt: Ids) -> str | None:
+        """Returns the grammar of the thoughts before what the client asks for; None if there are none."""
+        thoughts, opener = tool_use.format.answer_opener(prompt)
+        if not thoughts:
+            return None
+        return write_answer_grammar(thoughts, "" if tool_use.tools else opener, self._special_ids)
 
     @cached_property
     def _tool_format(self) -> ToolFormat:
@@ -249,10 +255,10 @@ class RequestParser:
             raise to_api_error(error, "suffix") from None
 
     @cached_property
-    def _special_ids(self) -> frozenset[int]:
-        """The special tokens that texts may show: all but those that end a turn."""
+    def _special_ids(self) -> dict[str, int]:
+        """The ids of the special tokens."""
         added = self.target.tokenizer.added_tokens_decoder
-        return frozenset(token for token, entry in added.items() if entry.special) - set(self.target.info.eos_ids)
+        return {entry.content: token for token, entry in added.items() if entry.special}
 
     @cached_property
     def _vocab(self) -> GrammarVocab:

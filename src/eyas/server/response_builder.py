@@ -169,13 +169,22 @@ class ChatResponseBuilder(ResponseBuilder):
             fields = self._choice_fields(index, output, output.request)
             message: dict[str, Any] = {"content": output.text}
             if self._tool_use is not None:
-                answer = AnswerParser(self._tool_use, output.request)
+                answer = self._answers[index] = AnswerParser(self._tool_use, output.request)
                 message = answer.message(output.text)
                 fields["finish_reason"] = answer.finish_reason(output.finish_reason)
             reply = responses.ResponseMessage(role="assistant", refusal=None, **message)
             choices.append(responses.ChatChoice(**fields, message=reply))
         keys = {**self.header, "object": "chat.completion", **self._prompt_ids(outputs[0].request)}
-        return responses.ChatResponse(**keys, choices=choices, usage=usage, metrics=self._metrics(outputs))
+        details = {"usage": self.add_details(usage, outputs), "metrics": self._metrics(outputs)}
+        return responses.ChatResponse(**keys, choices=choices, **details)
+
+    def add_details(self, usage: Usage, outputs: Sequence[RequestOutput]) -> Usage:
+        """Returns the counts with the number of tokens that are thoughts, if answers may have thoughts."""
+        if self._tool_use is None or not self._tool_use.format.reasons:
+            return usage
+        counts = [self._answers[index].count_thought_tokens(output) for index, output in enumerate(outputs)]
+        details = responses.CompletionDetails(reasoning_tokens=sum(counts))
+        return usage.model_copy(update={"completion_tokens_details": details})
 
     def build_chunks(
         self, delta: OutputDelta, request: Request, extra: dict[str, Any]
@@ -216,7 +225,8 @@ class ChatResponseBuilder(ResponseBuilder):
     def build_usage_chunk(self, usage: Usage, outputs: Sequence[RequestOutput]) -> responses.ChatChunk:
         """Builds a chat.completion.chunk without a choice."""
         keys = {**self.header, "object": "chat.completion.chunk"}
-        return responses.ChatChunk(**keys, choices=[], usage=usage, metrics=self._metrics(outputs))
+        details = {"usage": self.add_details(usage, outputs), "metrics": self._metrics(outputs)}
+        return responses.ChatChunk(**keys, choices=[], **details)
 
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> responses.ChatLogprobs:
         content = [

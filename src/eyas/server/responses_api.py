@@ -168,7 +168,7 @@ class ResponsesBuilder:
                 pass
         for _ in self._finish(choice.finish_reason):
             pass
-        return self._response(usage)
+        return self._response(self._chat.add_details(usage, outputs))
 
     def begin(self) -> Iterator[dict[str, Any]]:
         """Yields the first events."""
@@ -184,9 +184,9 @@ class ResponsesBuilder:
             if choice.finish_reason is not None:
                 yield from self._finish(choice.finish_reason)
 
-    def end(self, usage: Usage) -> Iterator[dict[str, Any]]:
+    def end(self, usage: Usage, outputs: Sequence[RequestOutput]) -> Iterator[dict[str, Any]]:
         """Yields the last event."""
-        response = self._response(usage)
+        response = self._response(self._chat.add_details(usage, outputs))
         yield self._event(f"response.{response.status}", response=response.model_dump())
 
     def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
@@ -298,7 +298,7 @@ async def stream_response_events(generation: Generation, builder: ResponsesBuild
         async for delta in generation.deltas():
             for event in builder.continue_with(delta, generation):
                 yield _to_bytes(event)
-        for event in builder.end(generation.usage):
+        for event in builder.end(generation.usage, generation.finished_outputs):
             yield _to_bytes(event)
     except ApiError as error:
         for event in builder.fail(error):
@@ -333,11 +333,10 @@ def _describe(body: ResponsesRequest) -> dict[str, Any]:
 
 
 def _convert_usage(usage: Usage) -> dict[str, Any]:
-    details = getattr(usage, "completion_tokens_details", None)
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0 if details is None else details.reasoning_tokens},
+        "output_tokens_details": usage.completion_tokens_details.model_dump(),
         "total_tokens": usage.total_tokens,
     }

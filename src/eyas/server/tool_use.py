@@ -7,8 +7,7 @@ from typing import Any
 from eyas.chat.tool_format import ToolFamily, ToolFormat, new_call_id
 from eyas.chat.tool_grammar import CallRules
 from eyas.chat.tool_parser import ParsedCall, ParsedText
-from eyas.engine.min_length import MinLength
-from eyas.engine.request import Request
+from eyas.engine.request import Request, RequestOutput
 from eyas.server.http_errors import ApiError, bad_request
 from eyas.server.openai_messages import AllowedTools, Tool, ToolReference
 from eyas.server.openai_requests import ChatRequest, chosen_names
@@ -90,10 +89,7 @@ class AnswerParser:
 
     def __init__(self, use: ToolUse, request: Request) -> None:
         self._use = use
-        has_grammar = not isinstance(request.grammar, MinLength | None)
-        self._parser = use.format.parser(
-            use.definitions, request.prompt_ids, has_calls=bool(use.tools), has_grammar=has_grammar
-        )
+        self._parser = use.format.parser(use.definitions, request.prompt_ids, has_calls=bool(use.tools))
         self._num_calls = 0
 
     def message(self, text: str) -> dict[str, Any]:
@@ -126,6 +122,10 @@ class AnswerParser:
     def has_calls(self) -> bool:
         """True if the answer has calls so far."""
         return self._num_calls > 0
+
+    def count_thought_tokens(self, output: RequestOutput) -> int:
+        """Returns the number of tokens that are thoughts in the output, which has been parsed to its end."""
+        return self._parser.count_thought_tokens(output.text_ends)
 
     def _parse(self, text: str, is_last: bool) -> ParsedText:
         parsed = self._parser.feed(text)
