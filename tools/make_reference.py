@@ -132,7 +132,8 @@ def build_table(cls: type, prefix: str, instance: object | None = None) -> KeyTa
         if instance is None and field.default is not dataclasses.MISSING:
             default = field.default
         if inner is not None:
-            placeholder = {Mapping: ".TASK", tuple: "[]"}.get(typing.get_origin(kind), "")
+            item = f".{field.name.removesuffix('s').upper()}"
+            placeholder = {Mapping: item, tuple: "[]"}.get(typing.get_origin(kind), "")
             is_nested = dataclasses.is_dataclass(default)
             tables.append(build_table(inner, name + placeholder, default if is_nested else None))
             if not placeholder:
@@ -158,7 +159,7 @@ def describe_type(kind: Any) -> str:
     if origin is typing.Literal:
         return " or ".join(f"`{config._format_value(choice)}`" for choice in args)
     if origin is Mapping:
-        return "tables"
+        return "table" if args[1] is typing.Any else "tables"
     if dataclasses.is_dataclass(kind):
         return "table"
     if origin is tuple:

@@ -249,6 +249,23 @@ def test_references_may_come_from_the_acceptance_file() -> None:
     assert "4-gram" not in table
 
 
+def test_acceptance_by_mode_and_phase() -> None:
+    entries = {"direct": 2.75, "thinking": 3.25}
+    modes = {name: {"acceptance_length": value, "ci95": [value - 0.1, value + 0.1]} for name, value in entries.items()}
+    phases = {"by_phase": {"thoughts": {"acceptance_length": 3.5}, "tool_call": {"acceptance_length": 4.125}}}
+    html = render_report(sample_results(), sample_acceptance() | {"modes": modes, "all": phases})
+    chart = html[html.index("Acceptance length, by mode and phase") :]
+    for name, value in (
+        ("mode direct", "2.75"),
+        ("mode thinking", "3.25"),
+        ("thoughts", "3.50"),
+        ("tool call", "4.12"),
+    ):
+        assert name in chart
+        assert value in chart
+    assert "by mode and phase" not in render_report(sample_results(), sample_acceptance())
+
+
 def test_nothing_measured() -> None:
     read = page({"schema": 1, "tasks": {}, "concurrency": []}, {"schema": 1, "tasks": {}})
     assert read.one("h1")["text"] == "Speed was not measured; answers not compared"

@@ -9,6 +9,7 @@ from tests.tiny import tiny_target
 
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import StageInputs, finish_stage
+from eyas.chat.conversation import MODE_TAG, Conversation, Message, Turn
 from eyas.evaluation.evaluate import EvalConfig, EvalInputs, TextRounds, acceptance_by_context, run
 from eyas.features import capture
 from eyas.features.reader import Features
@@ -85,6 +86,33 @@ def test_looping_answers_are_counted_apart(target: Target, features: Path, head:
     assert set(found["tasks"]) == {"chat"}
     assert found["looping"]["prompts"] == 6
     assert found["all"]["prompts"] == 6
+
+
+def test_acceptance_by_mode_and_by_phase(
+    target: Target, features: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target.tokenizer, "chat_template", f"{target.tokenizer.chat_template}{{# <think> </think> #}}")
+    conversations = tmp_path / "conversations"
+    conversations.mkdir()
+    lines = []
+    for number, text in enumerate(["<think>abcabc</think>defdef", "ghighi"] * 2):
+        ids = tuple(target.tokenizer.encode(text, add_special_tokens=False))
+        messages = (Message("user", f"question {number}"), Message("assistant", text))
+        tags = {"task": "chat", MODE_TAG: ["thinking", "direct"][number % 2]}
+        turn = Turn(ids, (True,) * len(ids), "length")
+        lines.append(Conversation(f"c:{number}", "c", messages, tags, turns=(turn,)).to_line())
+    (conversations / "part-00000.jsonl").write_bytes(b"".join(lines))
+    finish_stage(conversations, StageInputs("respond", "modes", {}), 0.0)
+    capture.run(capture.CaptureConfig(held_out=1.0), conversations, target, tmp_path / "features", progress=False)
+    run(CONFIG, EvalInputs(head, tmp_path / "features", features), target, tmp_path / "eval", progress=False)
+    found = json.loads((tmp_path / "eval" / "acceptance.json").read_text())
+    assert {name: entry["prompts"] for name, entry in found["modes"].items()} == {"direct": 2, "thinking": 2}
+    assert sum(entry["accepted"] for entry in found["modes"].values()) == found["all"]["accepted"]
+    phases = found["all"]["by_phase"]
+    assert {name: entry["prompts"] for name, entry in phases.items()} == {"content": 4, "thoughts": 2}
+    assert sum(entry["rounds"] for entry in phases.values()) == found["all"]["rounds"]
+    assert "by_phase" in found["modes"]["thinking"]
+    assert "by_phase" not in found["modes"]["direct"]
 
 
 def test_what_does_not_belong_together_is_refused(target: Target, features: Path, head: Path, tmp_path: Path) -> None:

@@ -175,3 +175,12 @@ def test_markers_that_are_special_tokens_reach_the_parser():
     tokenizer.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]", "[INST]"]})
     ids = [tokenizer.convert_tokens_to_ids(name) for name in ("[THINK]", "[/THINK]")]
     assert ToolFormat(tokenizer).marker_ids == set(ids)
+
+
+def test_phases_of_the_tokens_of_an_answer():
+    tokenizer = tiny_tokenizer(LLAMA + "{# <think> </think> #}")
+    answer = 'Hm</think>{"name": "add", "parameters": {}}'
+    ids = tokenizer.encode(answer, add_special_tokens=False)
+    phases = ToolFormat(tokenizer).phases(tokenizer.encode("Hi<think>"), ids)
+    assert phases == ["thoughts"] * 2 + ["content"] * len("</think>") + ["tool_call"] * (len(ids) - 10)
+    assert ToolFormat(tiny_tokenizer()).phases([1], [70, 71]) == ["content", "content"]

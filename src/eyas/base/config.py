@@ -74,7 +74,8 @@ def build(cls: type[T], mapping: Mapping[str, Any], prefix: str = "") -> T:
     """Builds an instance of the frozen dataclass `cls`, nested dataclasses included.
 
     The supported types of fields are int, float (which also accepts an int), bool, str, tuple[X, ...], tuple[X, Y],
-    Literal, X | None, NewType, dataclasses, and Mapping[str, dataclass] for a table whose keys the user chooses.
+    Literal, X | None, NewType, dataclasses, and a Mapping for a table whose keys the user chooses: Mapping[str,
+    dataclass], or Mapping[str, Any] for numbers, strings, true and false.
 
     Args:
         cls: The dataclass.
@@ -207,7 +208,9 @@ class _Builder:
                 return tuple(self._convert(inner, item, f"{key}[{index}]") for index, (inner, item) in pairs)
         if origin is Literal and any(value == choice and type(value) is type(choice) for choice in args):
             return value
-        assert origin is not None or kind in _SCALARS, f"{key}: type {kind} has no spelling in a recipe"
+        if kind is Any and type(value) in _SCALARS:
+            return value
+        assert origin is not None or kind is Any or kind in _SCALARS, f"{key}: type {kind} has no spelling in a recipe"
         # bool is an int to Python, and 7 is a valid float; nothing else is converted, or a wrong recipe would run.
         if type(value) is kind:
             return value
@@ -239,7 +242,9 @@ def _describe_type(kind: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(repr(choice) for choice in args)}"
     if origin is Mapping:
-        return "a table of tables"
+        return "a table" if args[1] is Any else "a table of tables"
+    if kind is Any:
+        return "a number, a string, true or false"
     if origin is tuple and args[-1] is Ellipsis:
         return f"a list, each item {_describe_type(args[0])}"
     if origin is tuple:
@@ -260,13 +265,17 @@ def _table_lines(instance: Any, prefix: str) -> list[str]:
         elif _is_dataclass(type(value)):
             inner = _table_lines(value, key)
             tables += ["", f"[{key}]", *inner] if inner else []
-        elif isinstance(value, Mapping):
+        elif isinstance(value, Mapping) and any(_is_dataclass(type(item)) for item in value.values()):
             for name, item in value.items():
-                inner_key = f"{key}.{name if _BARE_KEY.fullmatch(name) else _format_value(name)}"
+                inner_key = f"{key}.{_format_key(name)}"
                 tables += ["", f"[{inner_key}]", *_table_lines(item, inner_key)]
         else:
-            lines.append(f"{field.name} = {_format_value(value)}")
+            lines += [] if value == {} else [f"{field.name} = {_format_value(value)}"]
     return lines + tables
+
+
+def _format_key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _format_value(name)
 
 
 def _format_value(value: Any) -> str:
@@ -279,6 +288,8 @@ def _format_value(value: Any) -> str:
         return repr(value)  # TOML spells inf, -inf and nan as Python does
     if isinstance(value, tuple):
         return f"[{', '.join(_format_value(item) for item in value)}]"
-    assert _is_dataclass(type(value)), f"{value!r} has no spelling in TOML"
-    pairs = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    return "{" + ", ".join(f"{name} = {_format_value(item)}" for name, item in pairs if item is not None) + "}"
+    if not isinstance(value, Mapping):
+        assert _is_dataclass(type(value)), f"{value!r} has no spelling in TOML"
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    pairs = [(name, item) for name, item in value.items() if item is not None]
+    return "{" + ", ".join(f"{_format_key(name)} = {_format_value(item)}" for name, item in pairs) + "}"

@@ -109,6 +109,17 @@ def acceptance_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
     return _bar_chart("acceptance", table, mark=(1.0, "1 = no drafting"))
 
 
+def acceptance_by_kind(acceptance: Mapping[str, Any]) -> Chart | None:
+    """Draws the acceptance length by mode and by phase. acceptance: the content of acceptance.json."""
+    modes, phases = acceptance.get("modes") or {}, lookup(acceptance.get("all") or {}, "by_phase") or {}
+    rows = [Row(f"mode {name or '(none)'}", entry) for name, entry in modes.items()]
+    rows += [Row(name.replace("_", " "), entry) for name, entry in phases.items()]
+    sentence = "As by task, for each mode of the recipe and for the parts of the answers that models write differently."
+    columns = [Column("head", [("acceptance_length",)], interval=("ci95",), fill="solid")]
+    table = Table.build("Acceptance length, by mode and phase", sentence, "Mode or phase", columns, rows)
+    return _bar_chart("kinds", table, mark=(1.0, "1 = no drafting")) if rows else None
+
+
 def acceptance_by_depth(evaluated: Mapping[str, Entry]) -> Chart | None:
     """Draws `by_depth` of acceptance.json, one panel per task. evaluated: its key `tasks`."""
     shares = {name: lookup(task, "by_depth") or [] for name, task in evaluated.items()}

@@ -4,6 +4,7 @@
     prompts.jsonl            id, source, messages, tags, changed          system (optional), user, user, ...
     conversations/*.jsonl    id, source, messages, tags, changed, turns   system (optional), user, assistant, user, ...
 
+A conversation of a mode (recipe keys `respond.modes`) also has `"chat_template_kwargs"`, the variables of its mode.
 An assistant message may also have `"reasoning_content"`, the text that a server separates as reasoning, and
 `"tool_calls"` in OpenAI's form, where the arguments are JSON text.
 
@@ -23,8 +24,9 @@ from eyas.base.errors import InputError
 Role = Literal["system", "user", "assistant"]
 Finish = Literal["stop", "length"]
 IdsSource = Literal["generated", "rendered"]
+MODE_TAG = "mode"  # the name of the conversation's mode
 REQUIRED = ("id", "source", "messages", "tags")
-OPTIONAL = ("changed", "turns")
+OPTIONAL = ("changed", "turns", "chat_template_kwargs")
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Conversation:
         tags: Properties of the prompt by name, such as its task and language.
         changed: The number of values that were replaced for privacy, by kind of entity.
         turns: One turn for each assistant message, or ().
+        template_variables: Variables of the target's chat template, for example {"enable_thinking": False}.
     """
 
     id: str
@@ -100,6 +103,7 @@ class Conversation:
     tags: Mapping[str, str]
     changed: Mapping[str, int] = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record of the conversation. It has the key `turns` if the conversation has turns."""
@@ -112,6 +116,8 @@ class Conversation:
         }
         if self.turns:
             record["turns"] = [turn.to_json() for turn in self.turns]
+        if self.template_variables:
+            record["chat_template_kwargs"] = dict(self.template_variables)
         return record
 
     def to_line(self) -> bytes:
@@ -138,6 +144,7 @@ def parse_conversation(value: Any, location: str) -> Conversation:
         tags={key: check.text(text, f"tags.{key}") for key, text in tags.items()},
         changed={key: check.natural(number, f"changed.{key}") for key, number in changed.items()},
         turns=turns,
+        template_variables=check.object(record.get("chat_template_kwargs", {}), "chat_template_kwargs"),
     )
 
 

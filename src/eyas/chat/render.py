@@ -126,7 +126,11 @@ def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> li
 
 
 def render_answer(
-    before: Sequence[Message], answer: Message, tokenizer: PreTrainedTokenizerBase, has_end_of_turn: bool
+    before: Sequence[Message],
+    answer: Message,
+    tokenizer: PreTrainedTokenizerBase,
+    has_end_of_turn: bool,
+    variables: Mapping[str, Any] | None = None,
 ) -> list[int] | None:
     """Returns the ids of an answer of which only the text is known. They follow the ids of `render_prompt(before)`.
 
@@ -136,22 +140,23 @@ def render_answer(
         tokenizer: The target's tokenizer.
         has_end_of_turn: True if the model ended the answer, so that its last id is the end-of-turn token. False if a
             token limit cut the answer.
+        variables: As in `render_prompt`.
 
     Returns:
         The ids. None if the template changes the prompt before an answer, or drops the answer's reasoning or tool
         calls, because its text then differs from what the model generated.
     """
-    prompt_text = render_text(before, tokenizer, generate=True)
+    prompt_text = render_text(before, tokenizer, generate=True, variables=variables)
     answered = [*before, answer]
-    text = render_text(answered, tokenizer, generate=False)
+    text = render_text(answered, tokenizer, generate=False, variables=variables)
     shown = text.removeprefix(prompt_text)
     reasoning = (answer.reasoning or "").strip()
     if any(part not in shown for part in (reasoning, *(call.name for call in answer.tool_calls))):
         return None
     if has_end_of_turn:
         ids = _ids_after_prompt(prompt_text, text, tokenizer)
-        return None if ids is None else ids[: _count_supervised(ids, answered, tokenizer)]
-    text = text.removesuffix(turn_suffix(answered, tokenizer))
+        return None if ids is None else ids[: _count_supervised(ids, answered, tokenizer, variables)]
+    text = text.removesuffix(turn_suffix(answered, tokenizer, variables))
     if not answer.content and not answer.tool_calls and reasoning:
         text = text[: text.rindex(reasoning) + len(reasoning)]  # cut inside the reasoning, which the template closed
     return _ids_after_prompt(prompt_text, text, tokenizer)
@@ -179,16 +184,18 @@ def _render_turn(
     conversation: Conversation, turn: int, place: int, tokenizer: PreTrainedTokenizerBase
 ) -> _RenderedTurn:
     before, answered = conversation.messages[:place], conversation.messages[: place + 1]
-    prompt_text = render_text(before, tokenizer, generate=True)
+    variables = conversation.template_variables
+    prompt_text = render_text(before, tokenizer, generate=True, variables=variables)
     prompt = _encode(prompt_text, tokenizer)
     if conversation.turns:
         generated = conversation.turns[turn]
         return _RenderedTurn(prompt, list(generated.token_ids), list(generated.loss_mask))
-    ids = _ids_after_prompt(prompt_text, render_text(answered, tokenizer, generate=False), tokenizer)
+    text = render_text(answered, tokenizer, generate=False, variables=variables)
+    ids = _ids_after_prompt(prompt_text, text, tokenizer)
     if ids is None:
         problem = f"The chat template does not put the answer of conversation {conversation.id} after"
         raise InputError(f"{problem} its generation prompt, but serving does", FIX_TEMPLATE)
-    num_supervised = _count_supervised(ids, answered, tokenizer)
+    num_supervised = _count_supervised(ids, answered, tokenizer, variables)
     return _RenderedTurn(prompt, ids, [i < num_supervised for i in range(len(ids))])
 
 
@@ -206,7 +213,12 @@ def _ids_after_prompt(prompt_text: str, text: str, tokenizer: PreTrainedTokenize
     return None
 
 
-def _count_supervised(ids: list[int], answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> int:
+def _count_supervised(
+    ids: list[int],
+    answered: Sequence[Message],
+    tokenizer: PreTrainedTokenizerBase,
+    variables: Mapping[str, Any] | None,
+) -> int:
     r"""Returns the number of supervised ids of an answer: all ids up to the end-of-turn token, which is included.
 
     The end-of-turn token is the first special token of the suffix, the text that the template writes after every
@@ -218,17 +230,20 @@ def _count_supervised(ids: list[int], answered: Sequence[Message], tokenizer: Pr
     """
     added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
     special = {*tokenizer.all_special_ids, *(token for token, entry in added.items() if entry.special)}
-    in_suffix = sum(token in special for token in _encode(turn_suffix(answered, tokenizer), tokenizer))
+    in_suffix = sum(token in special for token in _encode(turn_suffix(answered, tokenizer, variables), tokenizer))
     places = [i for i, token in enumerate(ids) if token in special]
     if in_suffix == 0 or len(places) < in_suffix:
         return len(ids)  # a template without end-of-turn token: the model has to write all that it writes
     return places[-in_suffix] + 1
 
 
-def turn_suffix(answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
+def turn_suffix(
+    answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any] | None = None
+) -> str:
     """Returns the text that the template writes after an answer: the common end of two different answers."""
     first, second = (
-        render_text([*answered[:-1], Message("assistant", text)], tokenizer, generate=False) for text in ("0", "1")
+        render_text([*answered[:-1], Message("assistant", text)], tokenizer, generate=False, variables=variables)
+        for text in ("0", "1")
     )
     equal = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(first), reversed(second), strict=False))
     length = sum(1 for _ in equal)

@@ -23,8 +23,9 @@ from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
 from eyas.chat.conversation import Message
+from eyas.chat.detokenizer import TextStream
 from eyas.chat.render import TemplateMessage, render_text, turn_suffix
-from eyas.chat.tool_parser import CONTENT, TOOL_CALLS, ParsedCall, ToolCallParser
+from eyas.chat.tool_parser import CONTENT, TOOL_CALLS, ParsedCall, Phase, ToolCallParser
 
 FAMILIES = Path(__file__).parent / "tool_families.toml"
 SHORT_ID_LETTERS = string.ascii_letters + string.digits
@@ -151,6 +152,20 @@ class ToolFormat:
         if self.thought_markers is not None and not prompt and self._ends_with(self.thought_markers[0], prompt_ids):
             parser.begin(self.thought_markers[0])
         return parser
+
+    def phases(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> list[Phase]:
+        """Returns for each token of an answer whether it belongs to the thoughts, the content or a tool call."""
+        if self.family is None and not self.reasons:
+            return ["content"] * len(answer_ids)
+        stream, ends = TextStream(self.tokenizer, (), self.marker_ids), []
+        for token in answer_ids:
+            stream.push(token)
+            ends.append(len(stream.text))
+        stream.finish()
+        parser = self.parser((), prompt_ids)
+        parser.feed(stream.text)
+        parser.finish()
+        return parser.phases(ends)
 
     def answer_opener(self, prompt_ids: Sequence[int]) -> tuple[str, str]:
         """Returns what comes before the content of an answer, for a grammar.

@@ -12,7 +12,7 @@ import ast
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import regex
 from transformers.utils.chat_parsing import parse_response
@@ -20,6 +20,7 @@ from transformers.utils.chat_parsing import parse_response
 from eyas.chat.conversation import is_unicode
 
 TOOL_CALLS, CONTENT = "tool_calls", "content"
+Phase = Literal["thoughts", "content", "tool_call"]
 PARSE_ERRORS = (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError)
 
 
@@ -73,7 +74,7 @@ class ToolCallParser:
         self._region_start = self._body_start = 0  # of the region: where it opens, and where its text begins
         self._num_dropped = 0  # characters of finished thoughts, which are no longer in the text
         self._num_begun = 0  # characters of the answer that the prompt has
-        self._thoughts: list[tuple[int, int]] = []  # where finished thoughts begin and end
+        self._spans: list[tuple[Phase, int, int]] = []  # of the answer: where thoughts and calls begin and end
         self._space = ""  # white space of the content that is dropped if a call follows
         self._follows_call = False
         anchor = _pattern(template, "start_anchor")
@@ -98,21 +99,26 @@ class ToolCallParser:
             # JSON and Python show by themselves whether they are complete. Other calls need their end.
             is_complete = self._python or self._fields[TOOL_CALLS].get("content") == "json"
             parsed += self._read_call(len(self._text), is_complete)
+        elif self._region not in (None, CONTENT):
+            self._add_span("thoughts", self._body_start, len(self._text))
         return parsed if self._follows_call else parsed + ParsedText(content=self._space)
 
-    def count_thought_tokens(self, text_ends: Sequence[int]) -> int:
-        """Returns the number of tokens of the thoughts so far, without those of their markers.
+    def phases(self, text_ends: Sequence[int]) -> list[Phase]:
+        """Returns the phase of each token of a finished answer. The markers of thoughts are content.
 
         Args:
             text_ends: for each token, the length of the answer's text after it.
         """
-        thoughts = list(self._thoughts)
-        if self._region not in (None, CONTENT, TOOL_CALLS):
-            thoughts.append((self._answer_position(self._body_start), self._answer_position(len(self._text))))
-        return sum(begin < end <= last for end in text_ends for begin, last in thoughts)
+        phases: list[Phase] = ["content"] * len(text_ends)
+        for phase, begin, last in self._spans:
+            for index, end in enumerate(text_ends):
+                if begin < end <= last:
+                    phases[index] = phase
+        return phases
 
-    def _answer_position(self, position: int) -> int:
-        return self._num_dropped + position - self._num_begun
+    def _add_span(self, phase: Phase, start: int, end: int) -> None:
+        offset = self._num_dropped - self._num_begun
+        self._spans.append((phase, start + offset, end + offset))
 
     def _advance(self, at_end: bool) -> ParsedText:
         parsed = ParsedText()
@@ -137,7 +143,7 @@ class ToolCallParser:
         region, self._region = self._region, None
         if region == CONTENT:
             return
-        self._thoughts.append((self._answer_position(self._body_start), self._answer_position(match.start())))
+        self._add_span("thoughts", self._body_start, match.start())
         if not self._text[: self._region_start].strip():
             self._text = self._text[match.end() :]
             self._num_dropped += match.end()
@@ -189,6 +195,7 @@ class ToolCallParser:
         if not calls:
             return self._add_content(text)
         self._space, self._follows_call = "", True
+        self._add_span("tool_call", self._region_start, end)
         return ParsedText(calls=calls)
 
     def _calls(self, text: str) -> tuple[ParsedCall, ...]:

@@ -11,9 +11,9 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
 from eyas.base.terminal import GREEN, RESET, has_colors
 from eyas.chat.conversation import Message, is_unicode, parse_messages
+from eyas.chat.detokenizer import Detokenizer
 from eyas.chat.render import render_prompt
 from eyas.drafters.eagle3 import Eagle3Spec
-from eyas.engine.detokenizer import Detokenizer
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, RequestOutput

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from eyas.chat.detokenizer import TextStream
 from eyas.drafters.drafter import DrafterSpec
 from eyas.engine.counters import EngineCounters
-from eyas.engine.detokenizer import TextStream
 from eyas.engine.device_stream import DeviceStream, WorkEvent, stream_for
 from eyas.engine.model_runner import ModelRunner, PrefillOutput, RoundOutput
 from eyas.engine.output_processor import OutputProcessor

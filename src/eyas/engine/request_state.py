@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from eyas.engine.detokenizer import TextStream
+from eyas.chat.detokenizer import TextStream
 from eyas.engine.request import RequestOutput
 from eyas.memory.kv_cache_manager import KVAllocation
 

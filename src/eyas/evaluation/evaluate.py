@@ -6,7 +6,7 @@ which drafts are accepted (replay.py). T tokens.
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,18 +19,21 @@ from eyas.base.config import require_range
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.storage import StoragePath, write_json_atomic
+from eyas.chat.tool_format import ToolFormat
+from eyas.chat.tool_parser import Phase
 from eyas.evaluation.head_drafter import HeadDrafter, build_embed
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
-from eyas.evaluation.replay import ReplayDrafter, TextRounds, replay_rows
+from eyas.evaluation.replay import ReplayDrafter, TextRounds, find_answers, replay_rows
 from eyas.evaluation.resample import resample_answers
 from eyas.evaluation.vocab_report import measure_vocab_sizes
 from eyas.features.layout import Row
 from eyas.features.reader import Features
+from eyas.features.shard import RowInfo
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import StoredHead, read_head
 from eyas.model.devices import DTYPES
 from eyas.model.target import Target
-from eyas.tree.acceptance_length import AcceptanceStats, context_label, summarize
+from eyas.tree.acceptance_length import AcceptanceStats, RequestRounds, context_label, summarize
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
 
@@ -157,25 +160,27 @@ def evaluate(
         "prompt_lookup": lambda rows: PromptLookup([row.ids_T for row in rows], config.depth),
         "ngram4": lambda rows: NgramDrafter(table, [row.ids_T for row in rows], config.depth),
     }
+    tool_format = ToolFormat(target.tokenizer)
     replayed: dict[str, list[_Replayed]] = {name: [] for name in drafters}
     uncertain: dict[str, list[Tensor]] = {}
     with Progress(STAGE, len(indices), "texts", enabled=progress) as bar:
         for batch in features.batches(indices, config.batch_tokens):
-            rows, looping = _read_rows(config, features, batch, target)
+            rows, infos = _read_rows(config, features, batch, target)
+            phases = [_find_phases(row, tool_format) for row in rows]
             for name, build_drafter in drafters.items():
-                for row, is_looping, text in zip(rows, looping, replay_rows(rows, build_drafter(rows)), strict=True):
-                    if text.rounds.accepted:
-                        replayed[name].append(_Replayed(row.task, is_looping, text))
-            for row, is_looping in zip(rows, looping, strict=True):
-                if not is_looping:
+                texts = map(_Replayed, infos, replay_rows(rows, build_drafter(rows)), phases)
+                replayed[name] += [text for text in texts if text.rounds.rounds.accepted]
+            for row, info in zip(rows, infos, strict=True):
+                if not info.looping:
                     uncertain.setdefault(row.task, []).append(_top1_probs(row, target) < CONFIDENT_PROB)
             bar.advance(len(rows))
 
     def entry_of_all(is_looping: bool) -> dict[str, Any] | None:
-        texts = [text.rounds for text in replayed["head"] if text.is_looping == is_looping]
+        texts = [text for text in replayed["head"] if text.row.looping == is_looping]
         return _to_entry(texts, config.seed) if texts else None
 
-    tasks = {name: _entries_by_task(texts, config.seed) for name, texts in replayed.items()}
+    tasks = {name: _entries_by("task", texts, config.seed) for name, texts in replayed.items()}
+    modes = _entries_by("mode", replayed["head"], config.seed)
     for task, entry in tasks["head"].items():
         entry["uncertain_share"] = float(torch.cat(uncertain[task]).float().mean())
     return {
@@ -186,37 +191,49 @@ def evaluate(
         "all": entry_of_all(is_looping=False),
         "looping": entry_of_all(is_looping=True),
         "references": tasks,
+        **({"modes": modes} if any(modes) else {}),
     }
 
 
 @dataclass(frozen=True)
 class _Replayed:
-    """The rounds of one text with one drafter. is_looping: the answer repeats itself."""
+    """The rounds of one text with one drafter. phases: of each token of the text; a prompt is content."""
 
-    task: str
-    is_looping: bool
+    row: RowInfo
     rounds: TextRounds
+    phases: Sequence[Phase]
 
 
-def _entries_by_task(replayed: Sequence[_Replayed], seed: int) -> dict[str, dict[str, Any]]:
-    """Returns task -> entry of acceptance.json. Leaves out answers that repeat themselves: they are easy to draft."""
-    by_task: dict[str, list[TextRounds]] = {}
+def _find_phases(row: Row, tool_format: ToolFormat) -> list[Phase]:
+    phases: list[Phase] = ["content"] * len(row.ids_T)
+    ids = row.ids_T.tolist()
+    for answer in find_answers(0, row.ids_T, row.loss_mask_T):
+        phases[answer.start : answer.end] = tool_format.phases(ids[: answer.start], ids[answer.start : answer.end])
+    return phases
+
+
+def _entries_by(key: Literal["task", "mode"], replayed: Sequence[_Replayed], seed: int) -> dict[str, dict[str, Any]]:
+    """Returns task or mode -> entry of acceptance.json. Leaves out answers that repeat themselves: they are easy."""
+    groups: dict[str, list[_Replayed]] = {}
     for text in replayed:
-        if not text.is_looping:
-            by_task.setdefault(text.task, []).append(text.rounds)
-    return {task: _to_entry(by_task[task], seed) for task in sorted(by_task)}
+        if not text.row.looping:
+            groups.setdefault(getattr(text.row, key), []).append(text)
+    return {name: _to_entry(groups[name], seed) for name in sorted(groups)}
 
 
-def _to_entry(texts: Sequence[TextRounds], seed: int) -> dict[str, Any]:
-    """Returns the entry of acceptance.json for one group of texts."""
-    stats = summarize([text.rounds for text in texts], seed)
-    return {
+def _to_entry(texts: Sequence[_Replayed], seed: int) -> dict[str, Any]:
+    """Returns the entry of acceptance.json for one group of texts. It has `by_phase` if there are several phases."""
+    stats = summarize([text.rounds.rounds for text in texts], seed)
+    entry = {
         "prompts": stats.prompts,
         **_length_entry(stats),
         "by_depth": [depth.rate for depth in stats.by_depth],
         "accepted": stats.accepted,
-        "by_context": acceptance_by_context(texts, seed),
+        "by_context": acceptance_by_context([text.rounds for text in texts], seed),
     }
+    # A round drafts the tokens after its root.
+    by_phase = _lengths_by([text.rounds.split(lambda root, text=text: text.phases[root + 1]) for text in texts], seed)
+    return entry | ({"by_phase": by_phase} if len(by_phase) > 1 else {})
 
 
 def acceptance_by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, dict[str, Any]]:
@@ -225,10 +242,16 @@ def acceptance_by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, d
     The context length of a round is the position of its tree's root. The keys are "<=256", "<=512", "<=1024", ...
     (`tree.acceptance_length.context_label`).
     """
-    entries: dict[str, dict[str, Any]] = {}
-    for label in dict.fromkeys(context_label(root) for root in sorted(root for text in texts for root in text.roots)):
-        in_bucket = [rounds for text in texts if (rounds := text.in_context(label)).accepted]
-        entries[label] = {"prompts": len(in_bucket)} | _length_entry(summarize(in_bucket, seed))
+    entries = _lengths_by([text.split(context_label) for text in texts], seed)
+    return dict(sorted(entries.items(), key=lambda entry: int(entry[0].removeprefix("<="))))
+
+
+def _lengths_by(split_texts: Sequence[Mapping[str, RequestRounds]], seed: int) -> dict[str, dict[str, Any]]:
+    """Returns label -> acceptance length. split_texts: for each text, label -> its rounds."""
+    entries = {}
+    for label in sorted({label for text in split_texts for label in text}):
+        some = [text[label] for text in split_texts if label in text]
+        entries[label] = {"prompts": len(some)} | _length_entry(summarize(some, seed))
     return entries
 
 
@@ -239,13 +262,14 @@ def _length_entry(stats: AcceptanceStats) -> dict[str, Any]:
 
 def _read_rows(
     config: EvalConfig, features: Features, batch: Sequence[int], target: Target
-) -> tuple[list[Row], list[bool]]:
-    """Returns the rows of a batch, and True for each row whose answer repeats itself (False with `temperature`)."""
-    rows = list(features.rows(batch))
+) -> tuple[list[Row], list[RowInfo]]:
+    """Returns the rows of a batch and their descriptions. With `temperature`, no answer counts as repeating itself."""
+    rows, infos = list(features.rows(batch)), [features.manifest.rows[index] for index in batch]
     if config.sampling is None:
-        return rows, [features.manifest.rows[index].looping for index in batch]
+        return rows, infos
     seeds = [config.seed + index for index in batch]
-    return resample_answers(rows, seeds, target, config.sampling, config.max_tokens), [False] * len(rows)
+    rows = resample_answers(rows, seeds, target, config.sampling, config.max_tokens)
+    return rows, [dataclasses.replace(info, looping=False) for info in infos]
 
 
 def _top1_probs(row: Row, target: Target) -> Tensor:

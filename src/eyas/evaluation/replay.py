@@ -15,7 +15,7 @@ at which the answer was sampled: serving accepts a child if the random number of
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from eyas.features.reader import Features
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.tree.acceptance_length import RequestRounds, context_label
+from eyas.tree.acceptance_length import RequestRounds
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
 from eyas.tree.verify import has_rejected_child, verify
@@ -106,11 +106,16 @@ class TextRounds:
     rounds: RequestRounds
     roots: tuple[int, ...]
 
-    def in_context(self, label: str) -> RequestRounds:
-        """Returns the rounds whose root position has this label, for example "<=256" (see `context_label`)."""
-        numbers = [number for number, root in enumerate(self.roots) if context_label(root) == label]
-        accepted, offered = ([part[i] for i in numbers] for part in (self.rounds.accepted, self.rounds.offered))
-        return RequestRounds(tuple(accepted), tuple(offered))
+    def split(self, label_of: Callable[[int], str]) -> dict[str, RequestRounds]:
+        """Returns the rounds by label. label_of: gives the label of a root's position, for example "<=256"."""
+        numbers: dict[str, list[int]] = {}
+        for number, root in enumerate(self.roots):
+            numbers.setdefault(label_of(root), []).append(number)
+        accepted, offered = self.rounds.accepted, self.rounds.offered
+        return {
+            label: RequestRounds(tuple(accepted[i] for i in some), tuple(offered[i] for i in some))
+            for label, some in numbers.items()
+        }
 
 
 def replay_rows(rows: Sequence[Row], drafter: ReplayDrafter) -> list[TextRounds]:

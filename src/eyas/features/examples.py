@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
-from eyas.chat.conversation import Conversation, read_conversation_dir
+from eyas.chat.conversation import MODE_TAG, Conversation, read_conversation_dir
 from eyas.chat.render import render
 from eyas.features.layout import Split, count_supervised, teacher_positions, trimmed_length
 from eyas.features.quantize import StoredDtype
@@ -33,6 +33,7 @@ class TextRow:
         loss_mask: True where the target generated the token.
         looping: True if the answer repeats itself.
         shared: The length of the common prefix with the row before it, if both rows are of one conversation; else 0.
+        mode: The mode of the conversation; "" if it has none.
     """
 
     id: str
@@ -42,6 +43,7 @@ class TextRow:
     loss_mask: list[bool]
     looping: bool
     shared: int = 0
+    mode: str = ""
 
 
 def load_texts(directory: Path, target: Target, max_length: int | None) -> tuple[list[TextRow], int]:
@@ -89,6 +91,7 @@ def build_text_rows(conversation: Conversation, tokenizer: PreTrainedTokenizerBa
             ids=row.ids,
             loss_mask=row.loss_mask,
             looping=LOOPING_TAG in conversation.tags,
+            mode=conversation.tags.get(MODE_TAG, ""),
         )
         for row in render(conversation, tokenizer)
     ]
@@ -161,4 +164,5 @@ def to_row_info(text: TextRow, split: Split) -> RowInfo:
         shared=text.shared,
         num_taught=int(teacher_positions(mask_T).sum()),
         num_supervised=count_supervised(mask_T),
+        mode=text.mode,
     )

@@ -82,6 +82,7 @@ class RowInfo:
         text_crc: The CRC-32 of the bytes of ids and mask.
         aux_crc: The CRC-32 of the codes and scales in aux_AL.
         hidden_crc: The CRC-32 of the codes and scales in hidden_MD.
+        mode: The mode of the conversation; "" if it has none.
     """
 
     id: str
@@ -99,6 +100,7 @@ class RowInfo:
     text_crc: int = 0
     aux_crc: int = 0
     hidden_crc: int = 0
+    mode: str = ""
 
 
 @dataclass(frozen=True)

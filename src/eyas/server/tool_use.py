@@ -125,7 +125,7 @@ class AnswerParser:
 
     def count_thought_tokens(self, output: RequestOutput) -> int:
         """Returns the number of tokens that are thoughts in the output, which has been parsed to its end."""
-        return self._parser.count_thought_tokens(output.text_ends)
+        return self._parser.phases(output.text_ends).count("thoughts")
 
     def _parse(self, text: str, is_last: bool) -> ParsedText:
         parsed = self._parser.feed(text)

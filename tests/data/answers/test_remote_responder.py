@@ -22,7 +22,7 @@ from eyas.base.progress import Progress
 from eyas.chat.conversation import ToolCall, read_conversation_dir
 from eyas.data.answers.remote_responder import RemoteResponder
 from eyas.data.answers.respond import run
-from eyas.data.answers.respond_config import TaskDecoding
+from eyas.data.answers.respond_config import ResponseMode, TaskDecoding
 from eyas.data.answers.responder import Responder
 
 NUM_PROMPTS = 13  # with one, two or three user turns in turn
@@ -94,6 +94,17 @@ def test_answers_are_stored_as_the_server_gave_them(prompts, tmp_path, fake):
         message.content for message in conversations[2].messages[1:4:2]
     ]
     assert fake.keys == {None}
+
+
+def test_the_variables_of_a_mode_are_sent(prompts, tmp_path, fake):
+    modes = {"direct": ResponseMode(1.0, {"add_generation_prompt": True})}
+    with pytest.raises(InputError, match="is set by eyas"):
+        answer(prompts, tmp_path / "a", config_of(fake, modes=modes))
+    modes = {"direct": ResponseMode(1.0, {"messages_before": 2})}
+    asked = responder(config_of(fake, modes=modes))
+    asked.tokenizer.chat_template = f"{asked.tokenizer.chat_template}{{# messages_before #}}"
+    run(config_of(fake, modes=modes), prompts, tmp_path / "b", asked, progress=False)
+    assert all(body["chat_template_kwargs"] == {"messages_before": 2} for body in fake.bodies)
 
 
 def test_concurrency_spans_shards_and_turns(tmp_path):

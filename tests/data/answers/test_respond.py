@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,14 +14,14 @@ from tests.data.answers.prompts_dir import write_prompts
 from tests.data.answers.slow_target import CONFIG, SlowTarget, responder
 from tests.tiny import tiny_tokenizer
 
-from eyas.base.config import build
+from eyas.base.config import build, to_toml
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.provenance import verify_contents
 from eyas.chat.conversation import Finish, Message, read_conversation_dir
 from eyas.chat.render import render, render_prompt
 from eyas.data.answers import respond
 from eyas.data.answers.respond import run
-from eyas.data.answers.respond_config import Decoding, RespondConfig, TaskDecoding
+from eyas.data.answers.respond_config import Decoding, RespondConfig, ResponseMode, TaskDecoding
 from eyas.data.answers.responder import Answered
 from eyas.data.ledger.ledger import REASONS
 from eyas.data.select.quality import is_looping_answer
@@ -67,6 +69,42 @@ def test_every_turn_sees_the_answers_before_it(prompts, tmp_path):
     assert len(target.asked) == NUM_ANSWERS
     assert any(turn.finish == "length" for each in conversations for turn in each.turns)
     verify_contents(out)
+
+
+MODES = {"thinking": ResponseMode(3.0), "direct": ResponseMode(1.0, {"thinks": False})}
+
+
+def test_a_mode_is_kept_from_the_question_to_the_rendered_row(prompts, tmp_path):
+    target = SlowTarget()
+    asked = responder(target)
+    opener = "{% if add_generation_prompt and thinks is defined and not thinks %}</think>{% endif %}"
+    asked.tokenizer.chat_template = f"{asked.tokenizer.chat_template}{opener}"
+    config = replace(CONFIG, modes=MODES)
+    run(config, prompts, tmp_path / "out", asked, progress=False)
+    conversations = list(read_conversation_dir(tmp_path / "out"))
+    assert {each.tags["mode"] for each in conversations} == set(MODES)
+    for each in conversations:
+        mode = each.tags["mode"]
+        assert mode == config.mode_for(each.id)
+        assert each.template_variables == MODES[mode].chat_template_kwargs
+        for k, turn in enumerate(each.turns):
+            served = target.asked[f"{each.id}/{k}"]
+            assert str(asked.tokenizer.decode(served)).endswith("</think>") == (mode == "direct")
+            row = next(row for row in render(each, asked.tokenizer) if row.turn in (None, k))
+            assert row.ids[: len(served) + len(turn.token_ids)] == [*served, *turn.token_ids]
+
+
+def test_modes_share_the_conversations_and_must_fit_the_template(prompts, tmp_path):
+    config = replace(CONFIG, modes=MODES)
+    counts = Counter(config.mode_for(f"c:{number}") for number in range(4000))
+    assert counts["thinking"] / counts["direct"] == pytest.approx(3, rel=0.1)
+    assert build(RespondConfig, tomllib.loads(to_toml(config))) == config
+    with pytest.raises(InputError, match=r"respond\.modes\.direct sets thinks, which the target's chat template"):
+        run(config, prompts, tmp_path / "out", responder(SlowTarget()), progress=False)
+    with pytest.raises(UsageError, match=r"respond\.modes\.a\.share = 0"):
+        RespondConfig(modes={"a": ResponseMode(0.0)})
+    with pytest.raises(UsageError, match=r"chat_template_kwargs\.a = .* is not a number, a string, true or false"):
+        build(RespondConfig, {"modes": {"a": {"chat_template_kwargs": {"a": [1]}}}})
 
 
 def test_the_ledger_counts_what_stands_in_the_parts(prompts, tmp_path):

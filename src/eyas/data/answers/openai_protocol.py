@@ -70,6 +70,7 @@ def build_request(question: Question, model: str, seed: int, with_ids: bool) -> 
         "seed": derive_seed(seed, question.id) if decoding.temperature > 0 else None,
         "top_p": decoding.top_p,
         "top_k": decoding.top_k,
+        "chat_template_kwargs": dict(question.template_variables) or None,
         "return_token_ids": with_ids or None,
     }
     return {key: value for key, value in body.items() if value is not None}

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.storage import write_atomic
-from eyas.chat.conversation import Conversation, Finish, Message, Turn, read_conversations
+from eyas.chat.conversation import MODE_TAG, Conversation, Finish, Message, Turn, read_conversations
 from eyas.chat.render import render_prompt
 from eyas.data.answers.journal import Journal, KeptAnswer, WithheldAnswer
 from eyas.data.answers.openai_protocol import message_texts
@@ -59,8 +59,9 @@ class ConversationState:
         has_system = not num_used and self.prompt.messages[0].role == "system"
         self.messages += self.prompt.messages[num_used : num_used + 1 + has_system]
         decoding = config.decoding_for(self.prompt.tags.get("task"))
-        messages = tuple(self.messages)
-        return Question(f"{self.prompt.id}/{len(self.turns)}", messages, render_prompt(messages, tokenizer), decoding)
+        messages, variables = tuple(self.messages), self.prompt.template_variables
+        ids = render_prompt(messages, tokenizer, variables=variables)
+        return Question(f"{self.prompt.id}/{len(self.turns)}", messages, ids, decoding, variables)
 
     def add_answer(self, answer: KeptAnswer | WithheldAnswer, config: RespondConfig) -> None:
         """Adds the answer to the last question. If the answer must be dropped, the conversation ends here."""
@@ -138,8 +139,8 @@ class ShardWriter:
             scan: Scans the answers for personal data; None does not scan.
             bar: The progress bar. It also counts answers that an earlier run stored and answers that are not needed.
         """
-        self._shards_to_open = self._read_shards(prompts, paths, config.part_size)
         self._config = config
+        self._shards_to_open = self._read_shards(prompts, paths, config.part_size)
         self._responder = responder
         self._scan = scan
         in_flight = config.batch_size if config.url is None else config.concurrency
@@ -194,7 +195,14 @@ class ShardWriter:
     def _read_shards(self, prompts: Path, paths: list[Path], size: int) -> Iterator[tuple[Path, list[Conversation]]]:
         stream = read_conversations(prompts)
         for path in paths:
-            yield path, list(islice(stream, size))
+            yield path, [self._with_mode(prompt) for prompt in islice(stream, size)]
+
+    def _with_mode(self, prompt: Conversation) -> Conversation:
+        name = self._config.mode_for(prompt.id)
+        if name is None:
+            return prompt
+        variables = self._config.modes[name].chat_template_kwargs
+        return replace(prompt, tags={**prompt.tags, MODE_TAG: name}, template_variables=variables)
 
     def _open_next(self) -> bool:
         """Opens the next shard that is not written. Returns False if there is none."""

@@ -112,7 +112,8 @@ class _RemoteRun:
         if reply.token_ids is not None:
             return Answered(question.id, reply.token_ids, reply.finish, reply.message)
         try:
-            ids = render_answer(question.messages, reply.message, self.remote.tokenizer, reply.finish == "stop")
+            tokenizer, variables = self.remote.tokenizer, question.template_variables
+            ids = render_answer(question.messages, reply.message, tokenizer, reply.finish == "stop", variables)
         except InputError:
             if not reply.message.tool_calls:
                 raise

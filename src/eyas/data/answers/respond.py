@@ -9,6 +9,7 @@ command continues it: stored answers are not generated again, and the output has
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -113,6 +114,7 @@ def run(
         return read_provenance(out_dir)
     prompts = prompts_dir / PROMPTS_FILE
     num_answers = _count_answers(prompts)
+    _check_modes(config, responder)
     paths = [out_dir / f"part-{number:05d}.jsonl" for number in range(-(-len(num_answers) // config.part_size))]
     _prepare_directory(out_dir, origin, paths)
     with (
@@ -153,6 +155,16 @@ def _require_conversations(ledger: dict[str, Any], config: RespondConfig, out_di
     reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
     problem = f"All answers to the {ledger['prompts']} prompts were dropped ({reasons})"
     raise InputError(problem, "Check the target's answers and the rules respond.drop_*")
+
+
+def _check_modes(config: RespondConfig, responder: Responder) -> None:
+    """Raises InputError for a variable of a mode that the chat template does not read."""
+    template = responder.tokenizer.chat_template
+    for mode, values in config.modes.items():
+        for name in values.chat_template_kwargs:
+            if isinstance(template, str) and not re.search(rf"\b{re.escape(name)}\b", template):
+                problem = f"respond.modes.{mode} sets {name}, which the target's chat template does not read"
+                raise InputError(problem, "Correct its name, or remove it from the recipe")
 
 
 # --- the directory ---------------------------------------------------------------------------------------------------

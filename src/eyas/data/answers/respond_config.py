@@ -1,7 +1,10 @@
 """The recipe keys `respond.*`: the model or server, the sampling of answers, and the rules to drop conversations."""
 
+import zlib
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from eyas.base.config import require_range
@@ -48,6 +51,20 @@ class TaskDecoding:
 
 
 @dataclass(frozen=True)
+class ResponseMode:
+    """The recipe keys `respond.modes.MODE.*`: a way of answering, for example with or without thoughts.
+
+    Attributes:
+        share: The part of the conversations that this mode gets, relative to the other modes.
+        chat_template_kwargs: Variables of the target's chat template, as in requests of the server, for example
+            {enable_thinking = false}.
+    """
+
+    share: float = 1.0
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class RespondConfig:
     """The recipe keys `respond.*`.
 
@@ -62,6 +79,8 @@ class RespondConfig:
             tokens.
         top_k: Samples from this number of likeliest tokens; by default from all tokens.
         tasks: Values for the prompts of single tasks, one table for each task.
+        modes: Ways of answering, one table for each; every conversation has one of them, also when it is rendered for
+            training.
         batch_size: The number of prompts that eyas's engine answers at the same time.
         seed: The seed of sampling.
         part_size: The number of conversations in one output file; a larger number needs more memory.
@@ -83,6 +102,7 @@ class RespondConfig:
     top_p: float | None = None
     top_k: int | None = None
     tasks: Mapping[str, TaskDecoding] = field(default_factory=dict)
+    modes: Mapping[str, ResponseMode] = field(default_factory=dict)
     batch_size: int = 16
     seed: int = 0
     part_size: int = 256
@@ -106,6 +126,8 @@ class RespondConfig:
         self.decoding_for(None).check("respond")
         for task in self.tasks:
             self.decoding_for(task).check(f"respond.tasks.{task}")
+        for name, mode in self.modes.items():
+            require_range(f"respond.modes.{name}.share", mode.share, 0, exclude_low=True)
         self._check_server()
 
     def decoding_for(self, task: str | None) -> Decoding:
@@ -115,9 +137,17 @@ class RespondConfig:
         changed = {name: value for name, value in asdict(own).items() if value is not None}
         return Decoding(**(asdict(default) | changed))
 
+    def mode_for(self, conversation: str) -> str | None:
+        """Returns the mode of a conversation by its id; None without modes. It does not depend on other prompts."""
+        bounds = list(accumulate(mode.share for mode in self.modes.values()))
+        if bounds:
+            place = zlib.crc32(f"{self.seed}/mode/{conversation}".encode()) / 2**32 * bounds[-1]
+            return list(self.modes)[bisect_right(bounds, place)]
+        return None
+
     def output_affecting_keys(self) -> dict[str, Any]:
         """Returns the keys that change the answers or the output files, and the key "server": True if `url` is set."""
-        unused = () if self.url is None else ("batch_size",)
+        unused = (*(("batch_size",) if self.url is not None else ()), *(() if self.modes else ("modes",)))
         keys = {name: value for name, value in asdict(self).items() if name not in (*RUNTIME_KEYS, *unused)}
         return keys | {"server": self.url is not None}
 

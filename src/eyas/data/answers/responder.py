@@ -4,9 +4,9 @@
 """
 
 import zlib
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
@@ -24,12 +24,14 @@ class Question:
         messages: The messages of the conversation.
         prompt_ids: The token ids of the messages, rendered with the target's chat template.
         decoding: The sampling parameters.
+        template_variables: The variables of the chat template.
     """
 
     id: str
     messages: tuple[Message, ...]
     prompt_ids: list[int]
     decoding: Decoding
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 class QuestionQueue(Protocol):

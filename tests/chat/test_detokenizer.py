@@ -7,7 +7,7 @@ import pytest
 from tests.tiny import tiny_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from eyas.engine.detokenizer import UNFINISHED, Detokenizer, TextStream
+from eyas.chat.detokenizer import UNFINISHED, Detokenizer, TextStream
 from eyas.model.target_dir import EMBEDDED, resolve_target
 
 TEXTS = ["plain words", "Gärten für Żółw", "雨が降る ☂️ 🦅🦅", "", "line\n\nbreak", "aab aab aabaab", "\ufffd? \ufffd"]
