@@ -4,11 +4,12 @@ import json
 import math
 import re
 
+import openai
 import pytest
 import torch
 from tests.engine.small import generate
 from tests.server.server import MODEL
-from tests.tiny import tiny_tokenizer
+from tests.tiny import VOCAB_SIZE, tiny_tokenizer
 from transformers import AutoModelForCausalLM
 
 from eyas.engine.request import Request
@@ -405,3 +406,9 @@ def test_echo(client, stream, max_tokens):
             for choice in part.choices:
                 texts[choice.index] += choice.text
         assert texts == [shown[index // 2] + text for index, text in enumerate(plain)]
+
+
+@pytest.mark.parametrize("token", [VOCAB_SIZE, 10**21])
+def test_echo_of_unknown_ids_is_refused(client, token):
+    with pytest.raises(openai.BadRequestError, match=f"prompt has the token id {token}"):
+        client.completions.create(model=MODEL, prompt=[token], echo=True)

@@ -129,9 +129,11 @@ class RequestParser:
         return [self._infill.encode(ids, body.suffix) for ids in prompts]
 
     def echoed_texts(self, body: CompletionRequest) -> list[str]:
-        """Returns the text of the prompt of each output; [] if `echo` is not set."""
+        """Returns the text of the prompt of each output; [] if `echo` is not set. Raises ApiError for unknown ids."""
         decode = self.target.tokenizer.decode
         items = split_prompts(body.prompt) if body.echo else []
+        for item in items:
+            self._check_token_ids(() if isinstance(item, str) else item, "prompt")
         texts = [item if isinstance(item, str) else str(decode(list(item))) for item in items]
         return [text for text in texts for _ in range(body.n or 1)]
 
