@@ -176,6 +176,13 @@ def test_one_turn_is_one_message():
     assert [message["content"] for message in shown[3:]] == ["X", "Y", "B", "C"]
 
 
+@pytest.mark.parametrize("content", [[], [{"type": "reasoning_text", "text": "R"}]])
+def test_reasoning_may_be_alone(pair, content):
+    body = {"model": MODEL, "input": [{"type": "reasoning", "content": content}], "max_output_tokens": 2}
+    with pair.client() as http:
+        assert http.post("/v1/responses", json=body).json()["status"] == "incomplete"
+
+
 @pytest.mark.parametrize("size", [1, 5, 100])
 def test_thoughts_are_an_item_of_their_own(size):
     tokenizer = tiny_tokenizer("{% for m in messages %}{{ m.content }}{% endfor %}{# <think> </think> #}")

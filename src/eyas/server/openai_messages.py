@@ -18,6 +18,7 @@ def _whole(value: Any) -> Any:
 
 
 SOME: dict[str, Any] = {"type": "array", "minItems": 1}
+TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 WHOLE = BeforeValidator(_whole)  # 4.0 is an integer in JSON Schema. Keep it behind Field, for bounds in the schema
 
 
@@ -95,7 +96,14 @@ class AssistantMessage(_NamedMessage):
     annotations: None = None
     audio: None = None
     function_call: None = None
-    model_config = rules(any_of(given("content", {"type": ["string", "array"]}), given("tool_calls", SOME)))
+    model_config = rules(
+        any_of(
+            given("content", {"type": ["string", "array"]}),
+            given("tool_calls", SOME),
+            given("reasoning_content", TEXT),
+            given("reasoning", TEXT),
+        )
+    )
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:

@@ -249,7 +249,8 @@ def _to_messages(items: str | list[InputItem]) -> list[ChatMessage]:
 
     def end_turn() -> None:
         if turn:
-            messages.append(AssistantMessage(role="assistant", **turn))
+            content = turn.pop("content", None if "tool_calls" in turn else "")  # reasoning may be empty, and alone
+            messages.append(AssistantMessage(role="assistant", content=content, **turn))
             turn.clear()
 
     for item in items:
@@ -257,8 +258,7 @@ def _to_messages(items: str | list[InputItem]) -> list[ChatMessage]:
             thoughts = _text(item.content) or _text(item.summary)
             if "content" in turn or "tool_calls" in turn:
                 end_turn()
-            if thoughts:
-                turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), thoughts)))
+            turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), thoughts)))
         elif isinstance(item, CallItem):
             call = ToolCall(id=item.call_id, function=FunctionCall(name=item.name, arguments=item.arguments))
             turn["tool_calls"] = [*turn.get("tool_calls", ()), call]
