@@ -47,6 +47,15 @@ SECRETS = [
     "api key for staging is 8f3d9a7b6c5e4d3f2a1b0c9d8e7f6a5b",
     "my PIN is 4821",
     "CVV: 294",
+    "the PIN that the bank sent me is printed as 7301",
+    "hab 4419 als PIN eingegeben",
+    "أدخلت 4419 كرقم سري فابتلع الجهاز البطاقة",
+    "我输入4419当取款密码，提示太简单",
+    "банк прислал ПИН, 7301, не подходит",
+    "the portal refuses Kobalt77! for my account",
+    "网站不接受Kobalt77!作为我的账号口令",
+    "I can't log in any more, pelusa-tomi-47 used to work",
+    "パスワードhanabi0817で入れなくなった",
     "passphrase: orange tractor window seven",
 ]
 NONE = [
@@ -69,6 +78,9 @@ NONE = [
     "mot de passe oublié ?",
     "The key to success is 100% work",
     r"a pattern for the password: ^(?=.*[A-Z])(?=.*\d)[A-Za-z\d@$!%*?&]{8,}$",
+    "PIN codes came in 1967 with the cash machines",
+    "log in and check x1&&Y2||z3",
+    "ssh to web-server-01 with your account",
     "A password holds A-Z, a-z, 0-9 and one of !@#$%^&*",
 ]
 

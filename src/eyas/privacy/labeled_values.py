@@ -21,7 +21,7 @@ _FILE = "labeled_values"
 _PATTERNS = load_patterns(_FILE).exact
 UNITS = _PATTERNS["units"]
 """Matches behind a number that is an amount."""
-_DATE_LABELS = ("BIRTH_DATE", "BORN", "PIN")  # whose values look like dates
+_DATE_LABELS = ("BIRTH_DATE", "BORN", "PIN", "PIN_WORD")  # whose values look like dates
 _NEAR = 80  # characters between a date of birth and a medical condition
 _PRIVATE_TABLES = ("first_person", "private_matters", "private_relations")
 
@@ -105,6 +105,10 @@ def find_labeled_values(text: str, language: str) -> Iterator[Span]:
     """
     found: list[tuple[int, int, str | None]] = []
     for label in find_labels(text):
+        if label.kind == "PIN_WORD":
+            first = max(0, label.start - _NEAR)
+            before = _PATTERNS["pin_before"].search(text[first : label.start])
+            found += [(first + before.start("value"), first + before.end("value"), "SECRET")] if before else []
         rule = _load_rules().get(label.kind)
         match = rule.pattern.match(text, label.end) if rule else None
         if rule is None or match is None:

@@ -13,6 +13,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from eyas.privacy.dictionary import is_known
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span, split_windows
 from eyas.privacy.value_labels import find_labels, label_before, labels_before
@@ -24,7 +25,10 @@ _EXACT = _LABELED.exact
 _MAX_KEY_BLOCK = 20_000  # characters between the begin and the end of a key
 
 _REACH, _REACH_BEHIND = 60, 30  # characters between a label and a token
+_REACH_OF_LOGINS = 120  # characters
+_MIN_CHANGES = 6  # between lower case, capitals and digits in a random password
 _TRAILING = ".,;:!?)]}>*"
+_CLOSING = ".,;:)]}>*"  # a password may end with an exclamation mark
 _PLUGIN_WINDOW, _PLUGIN_OVERLAP = 2_000, 300  # characters that a plugin reads at a time; its keys are shorter
 
 
@@ -63,13 +67,16 @@ def _find_named(text: str) -> Iterator[Span]:
         if phrase:
             yield Span(*phrase.span("value"), "SECRET", 0.8, "builtin.label")
         yield from _find_after(text, label.end, is_soft)
-    if not labels:
-        return
-    for pattern, is_secret in ((_EXACT["token"], _is_likely_password), (_EXACT["random"], _is_random)):
-        for match in pattern.finditer(text):
-            value = match[0].rstrip(_TRAILING)
-            if is_secret(value) and _is_beside_label(text, *match.span()):
-                yield Span(match.start(), match.start() + len(value), "SECRET", 0.6, "builtin.token")
+    for match in _EXACT["token"].finditer(text):
+        value = match[0].rstrip(_TRAILING)
+        if (labels and _is_likely_password(value) and _is_beside_label(text, *match.span())) or (
+            _is_made_up(match[0].rstrip(_CLOSING)) and _is_beside_login(text, *match.span())
+        ):
+            yield Span(match.start(), match.start() + len(value), "SECRET", 0.6, "builtin.token")
+    for match in _EXACT["random"].finditer(text) if labels else ():
+        value = match[0].rstrip(_TRAILING)
+        if _is_random(value) and _is_beside_label(text, *match.span()):
+            yield Span(match.start(), match.start() + len(value), "SECRET", 0.6, "builtin.token")
 
 
 def _find_after(text: str, start: int, is_soft: bool) -> Iterator[Span]:
@@ -118,6 +125,27 @@ def _is_beside_label(text: str, start: int, end: int) -> bool:
         return "\n" not in text[before.end : start]
     behind = labels_before(text, end + _REACH_BEHIND, _REACH_BEHIND)
     return any(label.kind == "SECRET" and label.start >= end for label in behind)
+
+
+def _is_beside_login(text: str, start: int, end: int) -> bool:
+    """Returns True if a word such as "account" or "log in" stands near a token, in the same line."""
+    first = max(text.rfind("\n", 0, start) + 1, start - _REACH_OF_LOGINS)
+    line_end = text.find("\n", end, end + _REACH_OF_LOGINS)
+    return bool(_EXACT["login"].search(text, first, line_end if line_end >= 0 else end + _REACH_OF_LOGINS))
+
+
+def _is_made_up(value: str) -> bool:
+    """Returns True if no word, number or name in prose looks like the value, so that it needs no label.
+
+    Such are "Kobalt77!", "l0vem0?78", "8RvrrPGi9IeWmV4", and "mofane-riti-83" if no dictionary has its words.
+    """
+    if _EXACT["words_and_number"].match(value):
+        words = _EXACT["letters"].findall(value.casefold())
+        return not any(word in load_lexicon().common or is_known(word, "en") for word in words)
+    if value.isalnum() and value.isascii():
+        kinds = [(char.isdigit(), char.isupper()) for char in value]
+        return sum(a != b for a, b in pairwise(kinds)) >= _MIN_CHANGES
+    return not _EXACT["marks_of_code"].search(value) and _is_likely_password(value)
 
 
 def _is_value(value: str, is_quoted: bool, is_soft: bool, has_colon: bool) -> bool:

@@ -27,6 +27,7 @@ _TABLES = {
     "prose_birth_labels": "BORN",
     "email_labels": "EMAIL",
     "phone_labels": "PHONE",
+    "pin_words": "PIN_WORD",
     "pin_labels": "PIN",
     "secret_labels": "SECRET",
     "key_labels": "KEY",
