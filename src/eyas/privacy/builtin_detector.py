@@ -14,7 +14,7 @@ from eyas.privacy.cjk_words import CJK_LANGUAGES
 from eyas.privacy.documentation_values import without_documentation
 from eyas.privacy.handles import find_handles
 from eyas.privacy.identifiers import find_identifiers
-from eyas.privacy.labeled_values import find_labeled_values
+from eyas.privacy.labeled_values import find_birth_dates, find_labeled_values
 from eyas.privacy.labels import ValueMatcher
 from eyas.privacy.letters import find_letter_names, find_user_names
 from eyas.privacy.name_tagger import Tagger
@@ -28,7 +28,7 @@ from eyas.privacy.structured_text import find_field_values, find_table_values
 from eyas.privacy.word_lists import LANGUAGES, UNICASED, Lexicon, load_lexicon
 from eyas.privacy.words import split_words
 
-VERSION = 3  # increased when the same text gives other spans
+VERSION = 4  # increased when the same text gives other spans
 _LATIN_NAME = re.compile(r"[A-Z][a-z]+ [A-Z][a-z]")  # in a text of another script
 _PACKAGES = ("phonenumbers", "python-stdnum", "faker", "detect-secrets", "simplemma")
 
@@ -63,7 +63,7 @@ class BuiltinDetector:
         people = self._find_people(tagger, language, unicased)
         is_personal = bool(contacts or structured or labeled or people) or tagger.is_personal
         numbers = list(without_documentation(text, self._find_numbers(plain, language, is_personal)))
-        yield from (*structured, *contacts, *labeled, *numbers)
+        yield from (*structured, *contacts, *labeled, *numbers, *find_birth_dates(plain, people, language))
         is_personal = is_personal or bool(numbers)
         yield from find_handles(plain, is_personal)
         if unicased:

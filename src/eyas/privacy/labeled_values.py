@@ -96,6 +96,15 @@ def find_values_below(heading: str, cells: Iterable[tuple[int, str]], language: 
                 yield replace(span, start=span.start - len(before) + start, end=span.end - len(before) + start)
 
 
+def find_birth_dates(text: str, people: Iterable[Span], language: str) -> Iterator[Span]:
+    """Yields the spans of dates right behind a name, in a text about a birth or about private life."""
+    ends = {span.end for span in people}
+    for match in _PATTERNS["date_behind_name"].finditer(text):
+        is_birth = any(label.kind in ("BIRTH_DATE", "BORN") for label in find_labels(text))
+        if match.start() in ends and (is_birth or is_about_private_life(text, language)):
+            yield Span(*match.span("value"), "BIRTH_DATE", 0.6, "builtin.label")
+
+
 def find_labeled_values(text: str, language: str) -> Iterator[Span]:
     """Yields the spans of values after a label. Takes linear time.
 

@@ -74,8 +74,13 @@ def _names_by_shape(role: str, locale: str, language: str) -> dict[NameShape, tu
         names += [name.removesuffix(male) + female for male, female in _pairs("female_last_names", language)
                   for name in names if name.endswith(male)]  # fmt: skip
     groups: dict[NameShape, list[str]] = {}
+    patronymics = tuple(read_by_language("endings_of_patronymics").get(language, ()))
     for name in names:
-        for shape in {*find_shape(name, language).relaxed()}:
+        # Without a known gender, every name with the ending fits. A patronymic stands for patronymics only.
+        shapes = (some for shape in find_shape(name, language).relaxed() for some in (shape, replace(shape, gender="")))
+        for shape in {*shapes}:
+            if patronymics and name.endswith(patronymics) and shape.ending is None:
+                continue
             groups.setdefault(shape, []).append(name)
             if shape.ending and shape.ending.endswith(NEUTRAL):  # fits beside both forms of Chinese characters
                 for form in FORMS:

@@ -15,7 +15,7 @@ WEAK_SCORE = 0.3  # of a place in no list of towns, after a preposition: a perso
 _EXACT = load_patterns("places").exact
 _PREPOSITIONS = read_words("prepositions_of_places")
 _GENITIVES = ("de", "di", "do", "da", "du")  # after a house or a wedding, a person follows: "a casa da Anna"
-_TABLES = ("words_of_living", "words_of_stays")
+_TABLES = ("words_of_living", "words_of_stays", "nouns_of_places")
 _REACH_OF_LIVING, _REACH_OF_STAYS = 4, 2  # words before a preposition
 _VERB_LAST = ("de", "nl")  # languages whose verb follows the place: "nach Kiel gezogen"
 _FEW_CAPITALS = ("es", "fr", "it", "pt", "pl")  # languages without capitals on months, weekdays, languages
@@ -74,6 +74,8 @@ class _Announcements:
         gap = text[words.ends[last] : start]
         if _EXACT["end_of_label"].search(gap):  # "City: Kiel"
             return "words_of_living" in self.tables.get(words.ends[last], ()), False, False
+        if gap.strip() in ("", ".") and "nouns_of_places" in self.tables.get(words.ends[last], ()):
+            return False, True, True
         is_elided = _EXACT["elided"].match(gap) is not None
         if not is_elided and (gap.strip() or words.lowers[last] not in _PREPOSITIONS):
             return False, False, False

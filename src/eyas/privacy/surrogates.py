@@ -28,6 +28,8 @@ FIRST, LAST = "first", "last"  # the roles of a name's part
 _LOCALES = {language: f"{language}_{language.upper()}" for language in LANGUAGES}
 _LOCALES |= {"en": "en_US", "sv": "sv_SE", "zh": "zh_CN", "ja": "ja_JP", "ko": "ko_KR"}
 _LOCALES |= {"ar": "ar_AA", "hi": "hi_IN"}
+_OTHER_SCRIPTS = (*UNICASED, *CJK_LANGUAGES, "ru")
+_LAST_LATIN = "\u024f"
 _INITIALS = tuple("ABCDEFGHJKLMNPRSTVW")
 _DOMAINS = ("example.com", "example.org", "example.net")  # reserved by RFC 2606
 _NETWORKS = ("192.0.2.", "198.51.100.", "203.0.113.")  # for documentation, RFC 5737; IPv6 by RFC 3849
@@ -152,7 +154,7 @@ class Surrogates:
 
     def _replace_email(self, text: str, language: str) -> str:
         value = _normalize(text)
-        language = "en" if language in UNICASED else language
+        language = "en" if language in _OTHER_SCRIPTS else language
         first, last = _list_names(FIRST, language), _list_names(LAST, language)
         name = f"{first[self._number('EMAIL.first', value, len(first))]}."
         name += last[self._number("EMAIL.last", value, len(last))]
@@ -235,9 +237,7 @@ class Surrogates:
 
 def _language_of(text: str, language: str) -> str:
     """Returns the language of a surrogate: English for a value in Latin letters inside a text of another script."""
-    if language in UNICASED:
-        return "en" if text.isascii() else language
-    return "en" if language in CJK_LANGUAGES and not any(map(is_cjk, text)) else language
+    return "en" if language in _OTHER_SCRIPTS and max(text) <= _LAST_LATIN else language
 
 
 def _like_digit(digit: str, like: str) -> str:

@@ -247,11 +247,13 @@ def person_names(part: str, locale: str) -> tuple[str, ...]:
         locale: A locale of Faker, for example "de_DE".
     """
     language = locale[:2]
+    tables = ("surnames",) if part == "last" else tuple(_GIVEN_NAMES)
+    own = frozenset[str]().union(*(read_by_language(table).get(language, ()) for table in tables))
     if language in UNICASED:
-        tables = ("given_names_of_women", "given_names_of_men") if part == "first" else ("surnames",)
-        listed = frozenset[str]().union(*(read_by_language(table)[language] for table in tables))
-        return tuple(sorted(listed - read_by_language("first_names_that_are_words")[language]))
+        return tuple(sorted(own - read_by_language("first_names_that_are_words")[language]))
     names = _read_names_of(part, locale)
+    if language == "ru":
+        names |= set(map(str.capitalize, own))
     if language in _SCRIPT_LOCALES:
         return tuple(sorted(names))
     common = load_lexicon().common | read_words("first_names_that_are_words")

@@ -1,9 +1,10 @@
 """Russian: names of private persons are found by their context, names of public knowledge stay."""
 
 import pytest
-from tests.privacy.detection import find_private_names, make_filter
+from tests.privacy.detection import detect, find_private_names, make_filter
 
 from eyas.privacy.filter import CleanedRecord
+from eyas.privacy.surrogates import Surrogates
 
 PAIRS = [
     ("Лидия Мерзлякова", "Моя соседка {} снизу жалуется на шум, что ответить?", "Кто такая {}, скульптор?"),
@@ -62,3 +63,27 @@ def test_a_surrogate_is_russian():
     assert "Алевтина" not in text
     assert "Прохоров" not in text
     assert text.isascii() is False
+
+
+def test_surrogates_fit_the_sentence():
+    surrogates = Surrogates(b"0" * 16)
+    for form, ending in (("Саманты", "ы"), ("Серафимой", "ой"), ("Рэймонда", "а"), ("Дроздову", "у")):
+        role = "last" if form == "Дроздову" else "first"
+        known = ("саманта", "серафима", "рэймонд", "дроздов")
+        assert surrogates.replace_name_part(form, role, "ru", known=known).endswith(ending)
+    patronymics = ("ович", "евич", "ьич", "овна", "евна", "ична")
+    names = (f"{chr(code)}{rest}" for code in range(ord("А"), ord("Я")) for rest in ("ирль", "обей", "оць"))
+    assert not any(surrogates.replace_name_part(name, "last", "ru").endswith(patronymics) for name in names)
+
+
+def test_addresses_in_a_text_of_another_script_get_latin_names():
+    surrogates = Surrogates(b"0" * 16)
+    for language in ("ru", "ar", "hi", "zh", "ja", "ko"):
+        assert surrogates.replace_value("EMAIL", "lena@web.de", language)[0].isalpha()
+        assert surrogates.replace_value("HANDLE", "@lena_k", language)[1].isalpha()
+
+
+def test_towns_plates_and_births():
+    text = "Справка о рождении: Айгуль Глебко, 17.07.1985, ныне город Кедропольск, машина у147ор 116, o@web.de"
+    found = {value for _, value in detect(text, "ru")}
+    assert {"17.07.1985", "Кедропольск", "у147ор 116"} <= found
