@@ -28,6 +28,7 @@ _DOTTED_KATAKANA = re.compile(r"[ァ-ヺー]{1,12}(?:[・･＝][ァ-ヺー]{1,1
 _SIGNATURE = re.compile(rf"\n[ 　]*([{LETTER}]{{2,5}})[ 　]*\Z")
 _COUNT = re.compile(r"[\d一二两三四五六七八九十百千万几数多每这那][ ]?\Z")  # before a measure word
 _CASES = frozenset("은는이가을를의도만와과로에")  # the commonest Korean particles
+_LONG_TITLE = 3  # syllables of a Korean title that may stand right behind a surname
 _ENOUGH = 5  # points of a name
 _SIZES = {"zh": (2, 1), "ja": (3, 2, 1, 4), "ko": (2, 1, 3)}  # characters of a given name, the usual number first
 
@@ -125,8 +126,11 @@ class _Search(UnlistedSearch):
     def find_town(self, start: int, is_personal: bool) -> Span | None:
         """Returns the listed town at `start`, if it tells something about a person."""
         text, words = self.text, self.words
-        size = words["towns"].size_at(text, start)
-        lives = bool(self._word_before(start, "words_of_living"))
+        size = words["towns"].size_at(text, start) or words["towns_that_are_words"].size_at(text, start)
+        end = start + size + words["endings_of_places"].size_at(text, start + size)
+        lives = bool(self._word_before(start, "words_of_living") or words["words_behind_homes"].size_at(text, end))
+        if text[start : start + size] in words["towns_that_are_words"] and not lives:
+            return None
         if not size or not (is_personal or lives) or (self.language == "ko" and self._is_letter(start - 1)):
             return None
         if self.language == "ja" and start and HAN.match(text, start - 1):
@@ -136,7 +140,9 @@ class _Search(UnlistedSearch):
         end -= len(ending) if size - len(ending) > 1 else 0  # the ending stays: "倉吉市" -> "倉吉"
         behind = end + words["endings_of_places"].size_at(text, end)
         at = behind + text.startswith(" ", behind)
-        is_other = self.language == "ko" and not self._is_particle(behind)
+        particle = words["particles_after_places"].size_at(text, behind)
+        ends = self._is_particle(behind) or (particle > 0 and not self._is_letter(behind + particle))
+        is_other = self.language == "ko" and not ends
         if is_other or words["words_after_public_places"].size_at(text, at):
             return None
         return Span(start, end, "LOCATION", 0.8 if lives else 0.5)
@@ -241,8 +247,9 @@ class _Search(UnlistedSearch):
             return ""
         right = self._right(end)
         if self._right(end, alone=True) == SURE:
+            is_long = self.words["honorifics"].size_at(self.text, end) >= _LONG_TITLE
             apart = self.text[end : end + 1] in (" ", "씨") and self.text[start:end] not in self.words["determiners"]
-            is_sure = left >= SIDE and (self.language != "ko" or apart)
+            is_sure = left >= SIDE and (self.language != "ko" or apart or is_long)
             return "title" if left >= OPEN and (clear > 0 or is_sure) else ""
         announced = self.language == "ja" and left == SURE and end - start > 1
         if right >= OPEN and (announced or self._word_before(start, "labels_of_last_names")):

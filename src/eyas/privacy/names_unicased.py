@@ -40,6 +40,7 @@ _INSIDE = re.compile(r"(?:[ \u00a0]|-|\.[ \u00a0]?)\Z")
 _LEAD_GAP = re.compile(r"[ \u00a0]?[\"'“«(*]*\Z")
 _MARK = re.compile(r"[ \u00a0]?[*_]*[:=：–|-][*_]*[\s\"'“«(*]*\Z")
 _VERB = re.compile(r"^(?!ال)(?:س[يتن]|.*(?:ت|وا|ون|ين)\Z)")  # Arabic verbs, of which the dictionary lacks many
+_NISBA = re.compile(r"ال\w{3,}ي\Z")  # behind a first name, "of Basra" is a last name
 _LINE = re.compile(r"\n")
 _BASE = "عبد"  # "servant of": a first name with the word behind it
 _REACH_OF_LIVING = 4  # words between a town and a word such as "live"
@@ -142,12 +143,10 @@ class NameSearch:
             -1 if lower in self.lists.spelled else _class_of(form, language)
             for lower, form in zip(words.lowers, self.forms, strict=True)
         )
-        self.leads: dict[int, str] = {}  # end of an entry -> its table, the strongest one
+        self.leads: dict[int, list[str]] = {}  # end of an entry -> its tables
         self.known: dict[int, int] = {}  # start of a well-known name -> its end
         living = set[int]()
-        tables = (*reversed(_LEADS), "public_people", "words_of_living")
-        found = sorted(load_matcher(tables, language).find(words), key=lambda each: tables.index(each[2]))
-        for start, end, table in found:
+        for start, end, table in load_matcher((*_LEADS, "public_people", "words_of_living"), language).find(words):
             if table == "public_people":
                 # No single word that is a doubtful name: "صباح" is a singer and the morning.
                 i = bisect_left(words.starts, start)
@@ -156,7 +155,7 @@ class NameSearch:
             elif table == "words_of_living":
                 living.add(end)
             else:
-                self.leads[end] = table
+                self.leads.setdefault(end, []).append(table)
         self.living = {i for i, end in enumerate(words.ends) if end in living}
 
     def find_names(self) -> Iterator[Span]:
@@ -178,7 +177,9 @@ class NameSearch:
         end, points, count = self._read(i, bool(lead), skipped > 0)
         if end > i:
             behind = self._points_behind(end)
-            points += lead + (count > 1) + behind
+            # Nearly all Arabic last names are first names or other words as well.
+            is_sure = end == i + 1 and self.points[i] == _LAST and self.language != "ar"
+            points += lead + (count > 1) + behind + (is_sure and not is_known(self.forms[i], self.language))
             rule = "title" if behind and rule == "listed" else rule
         known = self.known.get(self.words.starts[i], 0)
         start = self.words.starts[i] + skipped
@@ -202,11 +203,12 @@ class NameSearch:
         has_mark = _MARK.match(gap) is not None
         if not has_mark and gap.strip() and self.words.ends[k] not in self.leads:
             return "listed", 0
-        table = self.leads.get(self.words.ends[k])
-        if table is None or not (has_mark or _LEAD_GAP.match(gap.replace(".", "").replace("،", "").replace(",", ""))):
+        tables = self.leads.get(self.words.ends[k])
+        if not tables or not (has_mark or _LEAD_GAP.match(gap.replace(".", "").replace("،", "").replace(",", ""))):
             return "listed", 0
-        rule, points = _LEADS[table]
-        return ("field", _AFTER_MARK) if has_mark and rule == "label" else (rule, points)
+        rules = (_LEADS[table] for table in tables)
+        rules = (("field", _AFTER_MARK) if has_mark and rule == "label" else (rule, points) for rule, points in rules)
+        return max(rules, key=lambda rule: rule[1])
 
     def _read(self, i: int, is_led: bool, is_prefixed: bool) -> tuple[int, int, int]:
         """Reads the words of a name from word i on.
@@ -254,7 +256,7 @@ class NameSearch:
             return (2, _LAST + (after >= _LAST)) if is_kin else (0, 0)
         if points > 0:
             return 1, points
-        if not is_start and form in self.lists.endings:
+        if not is_start and (form in self.lists.endings or (is_name and _NISBA.match(form))):
             return 1, _DOUBTFUL
         if form in self.lists.initials and (self._starts_initials(k) or (is_name and self._ends_name(k, is_start))):
             return 1, 0

@@ -14,7 +14,7 @@ _ANNOUNCED = {
     "zh": re.compile(r"(?=([小阿][㐀-䶿一-鿿]))"),
     "ko": re.compile(r"(?<![가-힣])([가-힣]{2,8})"),
 }
-_KOREAN_TITLED = re.compile(r"(?<![가-힣])([가-힣]{3,5}) (?:씨|님|양|군)")
+_KOREAN_TITLED = re.compile(r"(?<![가-힣])(?:([가-힣]{3,5}) (?:씨|님|양|군)|([가-힣]{2,4})씨)")
 _MAX_UNLISTED = 6  # characters of a Japanese name that is in no list
 
 
@@ -84,5 +84,7 @@ class UnlistedSearch(CjkContext):
         if self.language != "ko":
             return
         for match in _KOREAN_TITLED.finditer(self.text):
-            if self.begins.get(match.start(1), 0) < match.end(1) - 1 and self._is_particle(match.end()):
-                yield Span(*match.span(1), "PERSON", 0.4, "builtin.title")
+            start, end = match.span(match.lastindex or 1)
+            is_word = self.begins.get(start, 0) >= end - 1 or match[0] in self.words["honorifics"]
+            if not is_word and self._is_particle(match.end()):
+                yield Span(start, end, "PERSON", 0.4, "builtin.title")

@@ -80,3 +80,8 @@ def test_a_surrogate_keeps_the_gender_and_other_mentions_get_it_too():
     texts = [record.texts[0] for record in records if isinstance(record, CleanedRecord)]
     assert len(set(texts)) > 4
     assert not {text.split()[1] for text in texts} & {"أحمد", "محمد", "خالد", "سامي"}
+
+
+def test_titles_count_behind_labels_and_last_names_of_origin_belong_to_the_name():
+    assert detect_values("PERSON", "كلمت المدير الأستاذ نايف أمس", "ar") == ["نايف"]
+    assert detect_values("PERSON", "الاسم: شهد بنت فواز القرشي", "ar") == ["شهد بنت فواز القرشي"]

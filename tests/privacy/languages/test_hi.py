@@ -81,3 +81,7 @@ def test_a_surrogate_keeps_the_gender_and_other_mentions_get_it_too():
     texts = [record.texts[0] for record in records if isinstance(record, CleanedRecord)]
     assert len(set(texts)) > 4
     assert not {text.split()[2] for text in texts} & {"राकेश", "मुकेश", "दिनेश", "सुनील"}
+
+
+def test_a_last_name_alone_is_a_name():
+    assert detect_values("PERSON", "लोग मुझे डिकोस्टा समझ रहे हैं", "hi") == ["डिकोस्टा"]

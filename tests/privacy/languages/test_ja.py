@@ -99,3 +99,8 @@ def test_a_surrogate_has_the_shape_of_the_name_and_other_mentions_get_it_too():
     assert text == f"上司の{surname}{given}は厳しい。{given}さんに謝りたい。{surname}が怒っている。"
     assert "榎本" not in text
     assert "千夏" not in text
+
+
+def test_towns_that_are_surnames():
+    assert detect_values("LOCATION", "姉は松本在住で、電話は090-1234-5678です", "ja") == ["松本"]
+    assert not detect_values("LOCATION", "担当の松本さん、電話は090-1234-5678です", "ja")
