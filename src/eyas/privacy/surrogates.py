@@ -92,13 +92,13 @@ class Surrogates:
             kind: The kind of the value. Requirement: not "PERSON", for which `replace_name_part` is.
             text: The value.
             language: The language of the record (ISO 639-1).
-            avoid: Towns that are not returned, in lower case; used for the kind "LOCATION" only.
+            avoid: Towns and names that are not returned, in lower case.
         """
         language = _language_of(text, language)
         if kind == "LOCATION":
             return self._pick(kind, text, city_names(language), avoid)
         if kind == "EMAIL":
-            return self._replace_email(text, language)
+            return self._replace_email(text, language, avoid)
         if kind == "IP_ADDRESS":
             return self._replace_ip_address(text)
         if kind == "PHONE":
@@ -106,7 +106,7 @@ class Surrogates:
         if kind == "ADDRESS":
             return self._replace_address(text, language)
         if kind == "HANDLE":
-            name = self._replace_email(text, language).partition("@")[0].replace(".", "_")
+            name = self._replace_email(text, language, avoid).partition("@")[0].replace(".", "_")
             return "@" * text.startswith("@") + name
         if kind in _WIDTHS:
             new = re.sub(r"\d+", lambda group: self._replace_number(kind, text, group), text)
@@ -152,13 +152,11 @@ class Surrogates:
                 return _match_case(choice, text)
         return _match_case(next(choice for choice in choices if _normalize(choice) != value), text)
 
-    def _replace_email(self, text: str, language: str) -> str:
+    def _replace_email(self, text: str, language: str, avoid: frozenset[str]) -> str:
         value = _normalize(text)
         language = "en" if language in _OTHER_SCRIPTS else language
-        first, last = _list_names(FIRST, language), _list_names(LAST, language)
-        name = f"{first[self._number('EMAIL.first', value, len(first))]}."
-        name += last[self._number("EMAIL.last", value, len(last))]
-        name = strip_accents(name).encode("ascii", "ignore").decode().lower()
+        first, last = (self._pick(f"EMAIL.{role}", text, _list_names(role, language), avoid) for role in (FIRST, LAST))
+        name = strip_accents(f"{first}.{last}").encode("ascii", "ignore").decode().lower()
         domain = _DOMAINS[self._number("EMAIL.domain", value, len(_DOMAINS))]
         return f"{name}{self._number('EMAIL.number', value, 90) + 10}@{domain}"
 
