@@ -15,7 +15,7 @@ from zlib import crc32
 
 from eyas.privacy.case_insensitive import fold_word, strip_accents
 from eyas.privacy.cjk_words import CJK_LANGUAGES
-from eyas.privacy.word_lists import LANGUAGES, UNICASED, load_cached
+from eyas.privacy.word_lists import LANGUAGES, UNICASED, load_cached, read_data_file
 from eyas.privacy.words import cut_prefixes
 
 _VERSION = 3  # raised when the format of the file changes
@@ -24,12 +24,7 @@ _MIN_MISSPELLING = 8  # letters from which on a misspelling is likelier than a n
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _LINKS = ("", "s", "n", "en", "es", "er", "e")  # between the parts of a compound
 _MIN_PART = 4  # letters of a compound's part
-# Pronouns after a verb: "ayúdame", "dimmelo", "ajudá-lo".
-_CLITICS = {
-    "es": re.compile(r"(?<=[^\W\d_]{2})(?:me|te|se|nos|os)?(?:l[aeo]s?|me|te|se|nos|os)\Z"),
-    "it": re.compile(r"(?<=[^\W\d_]{2})(?:m?m[ie]|t[ie]|s[ie]|c[ie]|v[ie]|glie)?(?:l[aeio]|ne|mi|ti|si|ci|vi|gli)\Z"),
-    "pt": re.compile(r"(?<=[^\W\d_]{2})(?:-(?:me|te|se|nos|lhes?|l?[ao]s?)|me|te|se|nos|lhes?)\Z"),
-}
+_CLITICS = {language: re.compile(pattern) for language, pattern in read_data_file("data/clitics").items()}
 _PRONOUN = re.compile(r"(?<=.{2})(?:ني|ي|ك|كم|ه|ها|هم|هن|نا)\Z")  # "my", "your" and others behind an Arabic word
 WITH_COMPOUNDS = ("de", "nl", "sv")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.privacy.span import KINDS, Span, split_windows
-from eyas.privacy.word_lists import read_kinds
+from eyas.privacy.word_lists import read_data_file, read_kinds
 
 MAX_BYTES = 480_000  # of JSON in the rows of a request; the service limits the whole request to 0.5 MB
 MAX_FINDINGS = 3_000
@@ -26,18 +26,7 @@ TIMEOUT_S = 120.0
 _SCORES = {"VERY_LIKELY": 1.0, "LIKELY": 0.8, "POSSIBLE": 0.5, "UNLIKELY": 0.3, "VERY_UNLIKELY": 0.1}
 # The service's documentation does not list the languages of PERSON_NAME; eyas relies on these.
 NAME_LANGUAGES = frozenset("de en es fr it ja ko nl pl pt sv zh".split())  # noqa: SIM905
-_LOGIN = "Run: gcloud auth application-default login"
-_CHECK = "Check the project, the region and the template in prompts.privacy.detectors"
-# What to do, by the class of the exception or one of its bases.
-_FIXES = {
-    "Unauthorized": _LOGIN,
-    "GoogleAuthError": _LOGIN,
-    "Forbidden": "Enable dlp.googleapis.com in the project and grant your account the role roles/dlp.user",
-    "TooManyRequests": "Raise the project's quota of requests per minute, or run the command again later",
-    "BadRequest": _CHECK,
-    "NotFound": _CHECK,
-    "ConnectionError": "Check the connection, and that the region has a regional endpoint",
-}
+_FIXES: dict[str, str] = read_data_file("data/entity_labels")["fixes_of_google"]  # by class of the exception, or a base
 
 Rows = list[tuple[int, int, str]]  # index of the text, where the row starts in it, the row
 

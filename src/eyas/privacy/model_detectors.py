@@ -8,19 +8,14 @@ from typing import Any
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_directory
 from eyas.privacy.span import Span, split_windows
-from eyas.privacy.word_lists import read_kinds
+from eyas.privacy.word_lists import read_data_file, read_kinds
 
 OVERLAP = 200  # characters that two windows share
 STRIDE = 64  # tokens that two parts of a window share, if the model cannot read it at once
 BATCH = 16
 THRESHOLD = 0.5
 # The entities that GLiNER is asked for, in the words its models were trained with.
-GLINER_LABELS = (
-    "person", "city", "address", "email", "phone number", "credit card number", "bank account number",
-    "social security number", "passport number", "identity card number", "driver license number", "password",
-    "ip address", "mac address", "date of birth", "username", "license plate", "vehicle identification number",
-    "gps coordinates", "membership number", "insurance number",
-)  # fmt: skip
+GLINER_LABELS: list[str] = read_data_file("data/entity_labels")["gliner"]["entities"]
 GLINER_CONFIG = "gliner_config.json"  # the file that makes a directory a GLiNER model
 # The files in a model's directory that name its languages.
 LANGUAGES_FILE, CARD = "languages.txt", "README.md"
@@ -172,5 +167,4 @@ class GlinerDetector(_ModelDetector):
             raise InputError(problem, "Save it with GLiNER.save_pretrained, so that it needs no other model") from None
 
     def _predict(self, windows: list[str]) -> Sequence[Sequence[Mapping[str, Any]]]:
-        labels = list(GLINER_LABELS)
-        return [self._model.predict_entities(window, labels, threshold=THRESHOLD) for window in windows]
+        return [self._model.predict_entities(window, GLINER_LABELS, threshold=THRESHOLD) for window in windows]

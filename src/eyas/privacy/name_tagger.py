@@ -26,33 +26,12 @@ _THRESHOLD_BESIDE_DATA = 0.25  # the same for a capitalized word in a text with 
 _THRESHOLDS_INSIDE = {"core_first": 0.06, "first": 0.2}  # the same for first names inside a sentence
 _MAX_WORDS = 7  # in a name
 _MAX_LETTERS = 40  # in a word of a name
-# Tables that the lexicon reads. The entries of the other tables of these files are features of the words beside them.
-_FILES = ("words", "names", "phrases", "places", "context")
-_NO_CUES = {
-    "common_words", "function_words", "first_names_that_are_words", "certain_first_names", "particles",
-    "cases_of_names", "female_last_names", "cities", "states",
-}  # fmt: skip
-_LABEL_CUES = {
-    "labels_of_names", "labels_of_names_in_fields", "roles", "roles_in_fields", "announcements", "weak_announcements",
-    "labels_of_users", "name_words", "name_parts", "words_for_number", "filling_words", "THING", "PERSONAL",
-    "non_values",
-}  # fmt: skip
+_CUES = read_data_file("data/tagger_cues")
 # A rule of `Span.rule` and the tables of the entries before a name that stand for it; the first that fits counts.
-_RULES = {
-    "introduction": ("introductions",),
-    "relation": ("relations", "phrases_of_relations", "private_relations"),
-    "title": ("titles", "roles_as_titles"),
-    "greeting": ("greetings", "greetings_of_letters", "greetings_of_chats"),
-    "closing": ("closings", "closings_of_letters", "closings_of_chats"),
-    "label": ("labels_of_names", "roles", "announcements"),
-}
+_RULES: dict[str, list[str]] = _CUES["rules"]
 # Only after an entry of one of these, or in a text without capitals, an unlisted word in lower case may be a name.
-_SURE_CUES = frozenset(table for tables in _RULES.values() for table in tables) | {
-    "self_introductions", "verbs_of_speech", "labels_of_users",
-}  # fmt: skip
-_LOWER_CUES = _SURE_CUES | {
-    "recipient_words", "words_before_unlisted_names", "private_contacts", "conjunctions",
-}  # fmt: skip
+_SURE_CUES = frozenset(table for tables in _RULES.values() for table in tables) | {*_CUES["sure"]}
+_LOWER_CUES = _SURE_CUES | {*_CUES["lower"]}
 _GAPS = {" ": "space", "\u00a0": "space", ", ": "comma", "-": "hyphen", ". ": "stop", ".": "dot", ": ": "colon"}
 _ROW_GAP = re.compile(r"[|\t]|\A[\"']?[,;][\"']?\Z|\A,\d")  # between two cells of a table
 _FIELD_GAP = re.compile(r"[\"'`*)\]]{0,3}\s?[:=]")
@@ -327,7 +306,7 @@ def _lines(words: Words) -> Iterator[range]:
 
 @cache
 def _cue_tables() -> tuple[str, ...]:
-    return tuple(sorted(tables_of_files(*_FILES) - _NO_CUES | _LABEL_CUES))
+    return tuple(sorted(tables_of_files(*_CUES["files"]) - {*_CUES["no_cues"]} | {*_CUES["labels"]}))
 
 
 def _find_form(word: str) -> str:

@@ -19,18 +19,10 @@ from eyas.privacy.case_insensitive import fold_word
 from eyas.privacy.dictionary import is_known
 from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import read_by_language, read_names_of, read_tables
+from eyas.privacy.word_lists import read_by_language, read_data_file, read_names_of, read_tables
 from eyas.privacy.words import Words, cut_prefixes
 
-# Table of the words before a name -> the rule of `Span.rule`, and the points of a name behind such a word.
-_LEADS = {
-    "introductions_of_names": ("introduction", 3),
-    "labels_before_names": ("label", 0),
-    "titles": ("title", 3),
-    "greetings": ("greeting", 2),
-    "closings": ("closing", 2),
-    "private_relations": ("relation", 2),
-}
+_LEADS: dict[str, tuple[str, int]] = {table: tuple(lead) for table, lead in read_data_file("data/name_leads").items()}
 _AFTER_MARK = 3  # points of a name behind a label with a colon or a dash
 _FIRST, _LAST, _DOUBTFUL, _UNKNOWN, _JOINED = 3, 2, 1, 0, 3  # points of a word
 _ENOUGH = 3  # points of a name

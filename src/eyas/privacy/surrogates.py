@@ -21,13 +21,11 @@ from eyas.base.storage import convert_write_errors
 from eyas.privacy.case_insensitive import plain_text, strip_accents
 from eyas.privacy.cjk_words import CJK_LANGUAGES, is_cjk, surname_size
 from eyas.privacy.name_shapes import find_fitting_names, find_inflection
-from eyas.privacy.word_lists import LANGUAGES, PARTICLES, UNICASED, city_names, person_names, read_by_language
+from eyas.privacy.word_lists import PARTICLES, UNICASED, city_names, person_names, read_by_language, read_data_file
 from eyas.privacy.words import WORD
 
 FIRST, LAST = "first", "last"  # the roles of a name's part
-_LOCALES = {language: f"{language}_{language.upper()}" for language in LANGUAGES}
-_LOCALES |= {"en": "en_US", "sv": "sv_SE", "zh": "zh_CN", "ja": "ja_JP", "ko": "ko_KR"}
-_LOCALES |= {"ar": "ar_AA", "hi": "hi_IN"}
+_LOCALES: dict[str, str] = read_data_file("data/faker_locales")["names"]
 _OTHER_SCRIPTS = (*UNICASED, *CJK_LANGUAGES, "ru")
 _LAST_LATIN = "\u024f"
 _INITIALS = tuple("ABCDEFGHJKLMNPRSTVW")
@@ -39,22 +37,7 @@ _LETTERS = {"DEVICE_ID": ("abcdef", *_ALPHABETS), "VEHICLE": ("abcdefghjklmnprst
 _WIDTHS = {"COORDINATES": {1: (1, 9), 2: (10, 59), 3: (100, 179)}, "BIRTH_DATE": {1: (1, 9), 2: (1, 12)}}
 _MAX_DAY, _YEARS = 31, 3  # a year of birth changes by three years at most
 _PART = re.compile(rf"عبد[ \u00a0]{WORD}|{WORD}")  # "عبد الله" is one name
-_STREETS = {
-    "en": "{number} {name} Street",
-    "de": "{name}straße {number}",
-    "fr": "{number} rue {name}",
-    "es": "Calle {name} {number}",
-    "it": "Via {name} {number}",
-    "pt": "Rua {name} {number}",
-    "nl": "{name}straat {number}",
-    "pl": "ul. {name} {number}",
-    "sv": "{name}gatan {number}",
-    "zh": "{name}家路{number}号",
-    "ja": "{name}町{number}",
-    "ko": "{name}로 {number}",
-    "ar": "شارع {name} {number}",
-    "hi": "{number}, {name} मार्ग",
-}
+_STREETS: dict[str, str] = read_data_file("data/surrogates")["streets"]
 KEY_VARIABLE = "EYAS_PRIVACY_KEY"
 MIN_KEY_BYTES = 16
 _MAX_ATTEMPTS = 100  # picks until a surrogate is taken that the record does not hold

@@ -11,32 +11,9 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from eyas.privacy.case_insensitive import lower_text
-from eyas.privacy.word_lists import UNSPACED, read_by_language, read_words
+from eyas.privacy.word_lists import UNSPACED, read_by_language, read_data_file, read_words
 
-# Table -> what follows the label. An entry that is in two tables belongs to the first one.
-_TABLES = {
-    "card_labels": "CARD",
-    "wallet_labels": "WALLET",
-    "account_labels": "ACCOUNT",
-    "government_id_labels": "GOVERNMENT_ID",
-    "customer_id_labels": "CUSTOMER_ID",
-    "device_labels": "DEVICE_ID",
-    "vehicle_labels": "VEHICLE",
-    "coordinate_labels": "COORDINATES",
-    "birth_labels": "BIRTH_DATE",
-    "prose_birth_labels": "BORN",
-    "email_labels": "EMAIL",
-    "phone_labels": "PHONE",
-    "pin_words": "PIN_WORD",
-    "pin_labels": "PIN",
-    "secret_labels": "SECRET",
-    "key_labels": "KEY",
-    "seed_phrase_labels": "PHRASE",
-    "handle_labels": "HANDLE",
-    "address_labels": "ADDRESS",
-    "other_number_labels": "OTHER",
-    "contact_labels": "CONTACT",
-}
+_TABLES: dict[str, str] = read_data_file("data/label_kinds")["tables"]
 _TOKEN = re.compile(r"[0-9A-Za-zÀ-ɏ]+|[^\W_0-9A-Za-zÀ-ɏ]+|#")  # of one script
 _CAMEL_TOKEN = re.compile(r"[^\W_]+?(?:(?<=[a-z])(?=[A-Z])|(?![^\W_]))")
 _CAMEL = re.compile(r"[a-z][A-Z]")

@@ -36,21 +36,10 @@ _MIN_ACCENTED = 4  # letters of a word that people also write without its accent
 # Scripts without spaces between words, or with words that grow at both ends.
 UNSPACED = re.compile(r"[\u0590-\u0dff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u2600-\u27bf\U0001f4de-\U0001f4f2]")
 _LATIN, _CYRILLIC = re.compile(r"[A-Za-zÀ-ɏḀ-ỿ'’ .-]+\Z"), re.compile(r"[А-яЁё-]+\Z")
-# Countries where the ten languages with capital letters are spoken.
-_CORE_LOCALES = """
-    en_US en_GB de_DE de_AT de_CH fr_FR fr_CH es_ES es_MX it_IT pt_PT pt_BR nl_NL nl_BE pl_PL sv_SE da_DK no_NO
-    ru_RU
-""".split()  # noqa: SIM905
-_CITY_LOCALES = "de_AT de_CH de_DE nl_BE nl_NL pl_PL pt_PT sv_SE it_IT ru_RU".split()  # noqa: SIM905
-_LIST_OF_CITIES = {"ru_RU": "city_names"}  # of Faker, where its name is not "cities"
-_COUNTRY_LOCALES = "en_US de_DE fr_FR es_ES it_IT pt_PT nl_NL pl_PL sv_SE ru_RU".split()  # noqa: SIM905
 _MAX_CITY_WORDS = 3
-_TOWN_LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt", "ru", "sv")
 _TOWN_PARTS = re.compile(r"[/,(]| - ")  # "Albany, NY", "Horb/Sulz", "Olinda - PE"
 UNICASED = ("ar", "hi")  # languages with spaces between words and without capital letters
 _GIVEN_NAMES = {"given_names_of_women": ("", "female"), "given_names_of_men": ("", "male")}  # table -> genders
-_SCRIPT_LOCALES = {"zh": ("zh_CN", "zh_TW"), "ja": ("ja_JP",), "ko": ("ko_KR",)}
-_SCRIPT_LOCALES |= {"ar": ("ar_AA", "ar_DZ", "ar_SA", "ar_PS"), "hi": ("hi_IN",)}
 
 
 @cache
@@ -64,6 +53,11 @@ def read_data_file(path: str) -> dict[str, Any]:
         InputError: The file is missing or is not valid TOML.
     """
     return load_toml(PACKAGE / f"{path}.toml")
+
+
+_LOCALES: dict[str, dict[str, str]] = read_data_file("data/faker_locales")
+_CORE_LOCALES, _CITY_LOCALES, _COUNTRY_LOCALES, _TOWN_LANGUAGES = map(str.split, _LOCALES["lists"].values())
+_SCRIPT_LOCALES = {language: locales.split() for language, locales in _LOCALES["scripts"].items()}
 
 
 @cache
@@ -297,8 +291,8 @@ def city_names(language: str) -> tuple[str, ...]:
     if towns:
         endings = tuple(read_by_language("endings_of_places").get(language, ()))
         return tuple(sorted(town for town in towns if not town.endswith(endings) and " " not in town))
-    locale = {"de": "de_DE", "nl": "nl_NL", "pl": "pl_PL", "sv": "sv_SE", "pt": "pt_PT", "ru": "ru_RU"}.get(language)
-    attribute = _LIST_OF_CITIES.get(locale or "", "cities")
+    locale = _LOCALES["cities"].get(language)
+    attribute = _LOCALES["list_of_cities"].get(locale or "", "cities")
     listed = _read_list(_provider("address", locale), attribute) if locale else _world_cities()
     return tuple(sorted({name for name in listed if " " not in name and name.isalpha()}))
 
@@ -360,7 +354,7 @@ def _lorem_words(first_names: frozenset[str]) -> frozenset[str]:
 def _read_cities() -> frozenset[str]:
     names = set(_world_cities())
     for locale in _CITY_LOCALES:
-        listed = set(_read_list(_provider("address", locale), _LIST_OF_CITIES.get(locale, "cities")))
+        listed = set(_read_list(_provider("address", locale), _LOCALES["list_of_cities"].get(locale, "cities")))
         # Italy's list names every hamlet, ordinary words among them: only those of more than six letters count.
         names |= {name for name in listed if locale != "it_IT" or len(name) > 6}
     return _as_cities(names)
