@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 
-from eyas.privacy.word_lists import read_by_language, read_faker_words, read_names_of, read_tables
+from eyas.privacy.word_lists import read_by_language, read_entries, read_faker_words, read_names_of
 
 CJK_LANGUAGES = ("zh", "ja", "ko")
 NEUTRAL, FORMS = "han", ("simplified", "traditional")  # scripts of Chinese characters
@@ -66,8 +66,6 @@ class CjkWords:
     def __init__(self, language: str) -> None:
         """Reads the tables of a language."""
         self.language = language
-        self._tables: dict[str, WordSet] = {}
-        self._characters: dict[str, frozenset[str]] = {}
         self.old_forms = {ord(pair[0]): pair[1] for pair in self.read("traditional_characters")}
         listed = {part: {name.translate(self.old_forms) for name in read_names_of(part, language)}
                   for part in ("last", "first")}  # fmt: skip
@@ -84,19 +82,25 @@ class CjkWords:
 
     def read(self, table: str) -> frozenset[str]:
         """Returns the entries of a table; an empty set if the language lacks it."""
-        return read_by_language(table).get(self.language, frozenset()) if table in read_tables() else frozenset()
+        return read_entries(table, self.language)
 
     def characters(self, table: str) -> frozenset[str]:
         """Returns the characters in the entries of a table."""
-        if table not in self._characters:
-            self._characters[table] = frozenset("".join(self.read(table)))
-        return self._characters[table]
+        return _characters(table, self.language)
 
     def __getitem__(self, table: str) -> WordSet:
         """Returns a table as a set of words."""
-        if table not in self._tables:
-            self._tables[table] = WordSet(self.read(table))
-        return self._tables[table]
+        return _word_set(table, self.language)
+
+
+@cache
+def _word_set(table: str, language: str) -> WordSet:
+    return WordSet(read_entries(table, language))
+
+
+@cache
+def _characters(table: str, language: str) -> frozenset[str]:
+    return frozenset("".join(read_entries(table, language)))
 
 
 @cache

@@ -13,7 +13,7 @@ from eyas.privacy.cjk_words import is_cjk, surname_size
 from eyas.privacy.name_shapes import find_inflection
 from eyas.privacy.span import Span
 from eyas.privacy.surrogates import FIRST, LAST, name_parts
-from eyas.privacy.word_lists import UNICASED, load_lexicon, read_by_language
+from eyas.privacy.word_lists import UNICASED, load_lexicon, read_entries
 from eyas.privacy.words import Words, split_words
 
 _DIGITS = re.compile(r"(?<!\d)\+?\(?\d(?:[ \u00a0.()/–-]{0,3}\d){5,18}(?!\d)")
@@ -144,8 +144,7 @@ class Mentions:
 @cache
 def _unicased(*tables: str) -> frozenset[str]:
     """Returns the entries of tables of the languages without capitals."""
-    every = (read_by_language(table).get(language, frozenset()) for table in tables for language in UNICASED)
-    return frozenset[str]().union(*every)
+    return frozenset[str]().union(*(read_entries(table, language) for table in tables for language in UNICASED))
 
 
 def _role_of(part: str, place: int, count: int, is_reversed: bool) -> str:

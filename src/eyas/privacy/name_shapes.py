@@ -12,7 +12,7 @@ from functools import cache
 
 from eyas.privacy.case_insensitive import fold_word, strip_accents
 from eyas.privacy.cjk_words import CJK_LANGUAGES, FORMS, NEUTRAL, find_script, is_cjk, list_cjk_names
-from eyas.privacy.word_lists import UNICASED, load_lexicon, person_names, read_by_language
+from eyas.privacy.word_lists import UNICASED, load_lexicon, person_names, read_entries
 
 _VOWELS = "aeiouyàáâãäåæèéêëìíîïòóôõöøùúûüýąęóаеёиоуыэюя"
 _SIBILANTS = "szxßçśźżсзц"  # after these, German, Swedish and Dutch add no "s"
@@ -62,7 +62,7 @@ def _find_gender(form: str, language: str) -> str:
 
 @cache
 def _names_of(gender: str, language: str) -> frozenset[str]:
-    return frozenset(map(fold_word, read_by_language(f"given_names_of_{gender}")[language]))
+    return frozenset(map(fold_word, read_entries(f"given_names_of_{gender}", language)))
 
 
 @cache
@@ -74,7 +74,7 @@ def _names_by_shape(role: str, locale: str, language: str) -> dict[NameShape, tu
         names += [name.removesuffix(male) + female for male, female in _pairs("female_last_names", language)
                   for name in names if name.endswith(male)]  # fmt: skip
     groups: dict[NameShape, list[str]] = {}
-    patronymics = tuple(read_by_language("endings_of_patronymics").get(language, ()))
+    patronymics = tuple(read_entries("endings_of_patronymics", language))
     for name in names:
         # Without a known gender, every name with the ending fits. A patronymic stands for patronymics only.
         shapes = (some for shape in find_shape(name, language).relaxed() for some in (shape, replace(shape, gender="")))
@@ -136,5 +136,5 @@ def find_inflection(form: str, known: Collection[str], language: str) -> Inflect
 @cache
 def _pairs(table: str, language: str) -> tuple[tuple[str, str], ...]:
     """Returns the entries "a>y" of a table as pairs ("a", "y"), those with the longest second part first."""
-    pairs = (entry.partition(">") for entry in read_by_language(table).get(language, ()))
+    pairs = (entry.partition(">") for entry in read_entries(table, language))
     return tuple(sorted(((a, b) for a, _, b in pairs), key=lambda pair: (-len(pair[1]), -len(pair[0]), pair)))

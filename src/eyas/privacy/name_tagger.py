@@ -18,7 +18,7 @@ from eyas.privacy.dictionary import is_compound, is_known, is_misspelling
 from eyas.privacy.name_shapes import find_inflection
 from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import PARTICLES, load_lexicon, read_by_language, read_data_file, tables_of_files
+from eyas.privacy.word_lists import PARTICLES, load_lexicon, read_data_file, read_entries, tables_of_files
 from eyas.privacy.words import NAMED_THINGS, TERMS, Words, ends_as_word, is_quoted_word, is_technical
 
 THRESHOLD = 0.4  # probability from which on a word belongs to a name
@@ -61,7 +61,7 @@ class Tagger:
         """
         self.words, self.language, self.lexicon = words, language, load_lexicon()
         self.nouns = "nouns" if language == "de" else "names"  # that begin with a capital letter
-        self.no_particles = read_by_language("words_like_particles").get(language, frozenset())
+        self.no_particles = read_entries("words_like_particles", language)
         self.ending: dict[int, set[str]] = {}  # end of an entry -> its tables
         self.starting: dict[int, set[str]] = {}  # start of an entry -> its tables
         for start, end, table in load_matcher(_cue_tables(), language).find(words):

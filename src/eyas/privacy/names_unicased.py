@@ -19,7 +19,7 @@ from eyas.privacy.case_insensitive import fold_word
 from eyas.privacy.dictionary import is_known
 from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import read_by_language, read_data_file, read_names_of, read_tables
+from eyas.privacy.word_lists import read_data_file, read_entries, read_names_of
 from eyas.privacy.words import Words, cut_prefixes
 
 _LEADS: dict[str, tuple[str, int]] = {table: tuple(lead) for table, lead in read_data_file("data/name_leads").items()}
@@ -52,8 +52,7 @@ class _Lists:
         self.last = (self.read("surnames") | (self._faker("last") - words)) - relations
         self.joining, self.kin = self.read("joining_particles"), self.read("particles_before_names")
         self.endings = self.read("last_parts_of_names")
-        function_words = read_by_language("function_words").get(language, ())
-        self.spelled = frozenset(function_words)  # "على" is a word, "علي" is a name
+        self.spelled = read_entries("function_words", language)  # "على" is a word, "علي" is a name
         self.initials = self.read("initials")
         self.behind = self.read("honorifics")
         self.never = self.read("function_words") | self.read("common_words")
@@ -64,7 +63,7 @@ class _Lists:
 
     def read(self, table: str) -> frozenset[str]:
         """Returns the entries of a table; an empty set if the language lacks it."""
-        entries = read_by_language(table).get(self.language, ()) if table in read_tables() else ()
+        entries = read_entries(table, self.language)
         return frozenset(" ".join(map(fold_word, entry.split())) for entry in entries)
 
     def _faker(self, part: str) -> frozenset[str]:

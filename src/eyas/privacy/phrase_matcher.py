@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 
 from eyas.privacy.case_insensitive import fold_word, lower_text, strip_accents
-from eyas.privacy.cjk_words import normalize_cjk
+from eyas.privacy.cjk_words import WordSet, normalize_cjk
 from eyas.privacy.word_lists import UNICASED, read_tables
 from eyas.privacy.words import Words, cut_prefixes
 
@@ -40,9 +40,7 @@ class PhraseMatcher:
                     self._add(" ".join(re.split(r"[\s-]+", entry.strip())), table)
         self._starts = {entry.partition(" ")[0] for entry in self._tables if " " in entry}
         self._tables_of_word = lru_cache(_MAX_CACHED_WORDS)(self._find_tables)
-        self._sizes: dict[str, list[int]] = {}  # first character -> lengths of the entries, the longest first
-        for first, size in sorted({(entry[0], len(entry)) for entry in self._tables}, reverse=True):
-            self._sizes.setdefault(first, []).append(size)
+        self._entries = WordSet(self._tables)
 
     def _add(self, entry: str, table: str) -> None:
         if self._language in UNSPACED | PREFIXED:
@@ -86,8 +84,7 @@ class PhraseMatcher:
         is_prefixed, i = self._language in PREFIXED, 0
         while i < len(lower):
             is_start = not (is_prefixed and i and lower[i - 1].isalpha())
-            sizes = self._sizes.get(lower[i], ()) if is_start else ()
-            size = next((n for n in sizes if lower[i : i + n] in self._tables), 0)
+            size = self._entries.size_at(lower, i) if is_start else 0
             if size == 1 and is_prefixed and lower[i + 1 : i + 2].isalpha():
                 size = 0  # one syllable is a whole word
             for table in self._tables.get(lower[i : i + size], ()):

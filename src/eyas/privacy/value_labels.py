@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from eyas.privacy.case_insensitive import lower_text
+from eyas.privacy.cjk_words import WordSet
 from eyas.privacy.word_lists import UNSPACED, read_by_language, read_data_file, read_words
 
 _TABLES: dict[str, str] = read_data_file("data/label_kinds")["tables"]
@@ -39,13 +40,13 @@ class _Dictionary(NamedTuple):
         whole: Labels without blanks -> kind.
         stems: The first characters of a stem -> stems and their kinds.
         begins: The beginnings of labels of several words, without blanks.
-        unspaced: The first two characters of a label in a script without spaces -> labels, the longest first.
+        unspaced: Labels in scripts without spaces.
     """
 
     whole: dict[str, str]
     stems: dict[str, list[tuple[str, str]]]
     begins: frozenset[str]
-    unspaced: dict[str, list[str]]
+    unspaced: WordSet
 
 
 @lru_cache(maxsize=16)
@@ -110,11 +111,10 @@ def _find_words(text: str, lower: str) -> Iterator[Label]:
 def _find_unspaced(lower: str) -> Iterator[Label]:
     table, done = _load(), 0
     for i in range(len(lower)):
-        for form in table.unspaced.get(lower[i : i + 2], ()) if i >= done else ():
-            if lower.startswith(form, i):
-                done = i + len(form)
-                yield Label(i, done, table.whole[_squeeze(form)])
-                break
+        size = table.unspaced.size_at(lower, i) if i >= done else 0
+        if size:
+            done = i + size
+            yield Label(i, done, table.whole[_squeeze(lower[i:done])])
 
 
 @lru_cache(maxsize=100_000)
@@ -155,10 +155,8 @@ def _load() -> _Dictionary:
                 begins.update("".join(tokens[:size]) for size in range(1, len(tokens)))
     for group in stems.values():
         group.sort(key=lambda stem: -len(stem[0]))
-    heads: dict[str, list[str]] = {}
-    for form in sorted({*unspaced, *(form.replace(" ", "") for form in unspaced)}, key=lambda form: (-len(form), form)):
-        heads.setdefault(form[:2], []).append(form)
-    return _Dictionary(whole, stems, frozenset(begins), heads)
+    joined = WordSet({*unspaced, *(form.replace(" ", "") for form in unspaced)})
+    return _Dictionary(whole, stems, frozenset(begins), joined)
 
 
 def _expand(entry: str, numbers: frozenset[str]) -> list[str]:

@@ -94,6 +94,12 @@ def read_by_language(table: str, unaccented: bool = False) -> dict[str, frozense
     return found
 
 
+@cache
+def read_entries(table: str, language: str) -> frozenset[str]:
+    """Returns the entries of a table of one language; an empty set if the language lacks it."""
+    return read_by_language(table).get(language, frozenset()) if table in read_tables() else frozenset()
+
+
 def read_words(*tables: str, unaccented: bool = False) -> frozenset[str]:
     """Returns the entries of several tables, of all languages together. See `read_by_language`."""
     by_language = (read_by_language(table, unaccented) for table in tables)
@@ -242,9 +248,9 @@ def person_names(part: str, locale: str) -> tuple[str, ...]:
     """
     language = locale[:2]
     tables = ("surnames",) if part == "last" else tuple(_GIVEN_NAMES)
-    own = frozenset[str]().union(*(read_by_language(table).get(language, ()) for table in tables))
+    own = frozenset[str]().union(*(read_entries(table, language) for table in tables))
     if language in UNICASED:
-        return tuple(sorted(own - read_by_language("first_names_that_are_words")[language]))
+        return tuple(sorted(own - read_entries("first_names_that_are_words", language)))
     names = _read_names_of(part, locale)
     if language == "ru":
         names |= set(map(str.capitalize, own))
@@ -287,9 +293,9 @@ def city_names(language: str) -> tuple[str, ...]:
 
     They are cities of the language's country if Faker has a list of them, else large cities of the world.
     """
-    towns = read_by_language("towns").get(language)
+    towns = read_entries("towns", language)
     if towns:
-        endings = tuple(read_by_language("endings_of_places").get(language, ()))
+        endings = tuple(read_entries("endings_of_places", language))
         return tuple(sorted(town for town in towns if not town.endswith(endings) and " " not in town))
     locale = _LOCALES["cities"].get(language)
     attribute = _LOCALES["list_of_cities"].get(locale or "", "cities")
@@ -327,7 +333,7 @@ def _is_list_of(part: str, attribute: str) -> bool:
 
 def _read_russian(*tables: str) -> frozenset[str]:
     """Returns Russian names of these tables, also as people write them without the dots of "ё"."""
-    words = frozenset[str]().union(*(read_by_language(table)["ru"] for table in tables))
+    words = frozenset[str]().union(*(read_entries(table, "ru") for table in tables))
     return words | {word.replace("ё", "е") for word in words}
 
 
