@@ -1,8 +1,8 @@
-"""Objects allow only the properties that their schema names, wherever the schema leaves it open."""
+"""Objects allow only the properties that their schema names, and numbers between limits end."""
 
 import pytest
 
-from eyas.chat.json_schema import close_objects
+from eyas.chat.json_schema import bound_schema
 
 NAMED = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CLOSED = {**NAMED, "additionalProperties": False}
@@ -30,10 +30,23 @@ CLOSED = {**NAMED, "additionalProperties": False}
         ({"type": "object"}, {"type": "object"}),
         ({"enum": [NAMED], "default": NAMED}, {"enum": [NAMED], "default": NAMED}),
         ({"properties": {"enum": NAMED}}, {"properties": {"enum": CLOSED}, "additionalProperties": False}),
+        ({"type": "number", "minimum": 0}, {"type": "number", "minimum": 0}),
+        (
+            {"type": "number", "minimum": 0, "maximum": 1},
+            {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 1e-9},
+        ),
+        (
+            {"type": "number", "exclusiveMinimum": 0, "maximum": 1e-8},
+            {"type": "number", "exclusiveMinimum": 0, "maximum": 1e-8},
+        ),
+        (
+            {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.5},
+            {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.5},
+        ),
         (True, True),
     ],
 )
 def test_closed(schema, closed):
     before = repr(schema)
-    assert close_objects(schema) == closed
+    assert bound_schema(schema) == closed
     assert repr(schema) == before

@@ -1,7 +1,8 @@
-"""Closes the objects of a JSON Schema: a model may write only the properties that the schema names.
+"""Bounds what a JSON Schema leaves open, so that a weak model ends its answer.
 
-JSON Schema allows further properties unless `additionalProperties` forbids them. A weak model then invents properties
-and never ends. vLLM's grammar backend (xgrammar, strict mode) closes objects as well.
+JSON Schema allows further properties unless `additionalProperties` forbids them, and a weak model then invents
+properties for ever. So objects with properties are closed, as vLLM's grammar backend (xgrammar, strict mode) does. A
+number between two limits may have any number of digits after its point; it gets at most nine.
 """
 
 from collections.abc import Mapping
@@ -10,26 +11,32 @@ from typing import Any
 VALUES = {"enum", "const", "default", "examples", "required"}  # keywords whose values are no schemas
 BY_NAME = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}  # name -> schema
 # With one of these, a property may be named elsewhere.
+LIMITS = ({"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"})
+SMALLEST_STEP, SMALLEST_RANGE = 1e-9, 1e-6
 OPEN = {"additionalProperties", "unevaluatedProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref", "if"}
 
 
-def close_objects(schema: Any, is_part: bool = False) -> Any:
-    """Returns a copy in which objects with `properties` allow no other ones, unless the schema says so.
+def bound_schema(schema: Any, is_part: bool = False) -> Any:
+    """Returns a copy that fits fewer values: objects without unnamed properties, numbers without endless digits.
 
     Args:
         schema: the JSON Schema.
         is_part: True for a part of `allOf`, whose other parts may name further properties.
     """
     if isinstance(schema, list):
-        return [close_objects(part, is_part) for part in schema]
+        return [bound_schema(part, is_part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
     closed: dict[str, Any] = {}
     for key, value in schema.items():
         if key in BY_NAME and isinstance(value, Mapping):
-            closed[key] = {name: close_objects(part) for name, part in value.items()}
+            closed[key] = {name: bound_schema(part) for name, part in value.items()}
         else:
-            closed[key] = value if key in VALUES else close_objects(value, key == "allOf")
+            closed[key] = value if key in VALUES else bound_schema(value, key == "allOf")
     if isinstance(schema.get("properties"), Mapping) and not is_part and not OPEN & schema.keys():
         closed["additionalProperties"] = False
+    if schema.get("type") == "number" and "multipleOf" not in schema:
+        low, high = (next((schema[key] for key in keys if key in schema), None) for keys in LIMITS)
+        if isinstance(low, int | float) and isinstance(high, int | float) and high - low >= SMALLEST_RANGE:
+            closed["multipleOf"] = SMALLEST_STEP
     return closed

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eyas.chat.json_schema import close_objects
+from eyas.chat.json_schema import bound_schema
 from eyas.chat.tool_format import ToolFamily
 
 ANY_TEXT = r"(.|\n)*"
@@ -55,7 +55,7 @@ def write_tool_grammar(
     trigger = writer.literal(family.trigger)
     head, start = f"head: {trigger}", "head calls"
     if rules.content is not None:
-        opener, schema = writer.literal(family.content.partition("TEXT")[0]), close_objects(rules.content)
+        opener, schema = writer.literal(family.content.partition("TEXT")[0]), bound_schema(rules.content)
         start = f"head calls | {opener} %json {json.dumps({'x-guidance': JSON_STYLE, **schema})}"
     elif not rules.must_call:
         # Without markers of its own, text may come before a call and is only known by the trigger.
@@ -118,7 +118,7 @@ class _Writer:
     def call(self, text: str, parameter: str | None, tool: Mapping[str, Any]) -> str:
         """Returns the text of a call with NAME, INDEX and ARGUMENTS filled in."""
         function = tool["function"]
-        schema = close_objects({"type": "object", **(function.get("parameters") or {})})
+        schema = bound_schema({"type": "object", **(function.get("parameters") or {})})
         if parameter is None:
             guidance = JSON_STYLE if function.get("strict") else JSON_STYLE | {"lenient": True}
             arguments = f"%json {json.dumps(schema | {'x-guidance': guidance})}"

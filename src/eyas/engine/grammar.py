@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from eyas.base.errors import InputError
-from eyas.chat.json_schema import close_objects
+from eyas.chat.json_schema import bound_schema
 
 MAX_REASON_CHARS = 120
 JSON_SPACE = r"\r?\n[ \t]{0,20}|[ \t]{1,2}"  # between the parts of JSON; without a bound, a weak model never ends
@@ -86,7 +86,7 @@ class Grammar:
     def json_schema(cls, vocab: GrammarVocab, schema: Mapping[str, Any] | str, around: str | None = None) -> "Grammar":
         """Returns the grammar of JSON that fits a schema, given as a mapping or as text. Raises InputError."""
         try:
-            text = json.dumps(close_objects(json.loads(schema) if isinstance(schema, str) else schema))
+            text = json.dumps(bound_schema(json.loads(schema) if isinstance(schema, str) else schema))
             rules = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": JSON_SPACE})
             return cls(vocab, rules, "the JSON schema", around)
         except ValueError as error:
