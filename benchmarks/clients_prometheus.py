@@ -2,12 +2,15 @@
 
 Every expression of vLLM's and SGLang's dashboards and of deploy/monitoring/dashboard.json must return data that is no
 NaN, and the counters must agree with what the clients saw. Needs the programs prometheus and promtool (on Debian: `apt
-install prometheus`).
+install prometheus`). The expressions of others are restated here. If UPSTREAM names a directory with the source of vLLM
+and SGLang, they are compared with those of their dashboards.
 """
 
 import contextlib
 import json
 import math
+import os
+import re
 import shutil
 import socket
 import subprocess
@@ -27,6 +30,9 @@ PERIOD = "15s"
 LOAD_S, STREAMS, MAX_TOKENS = 40, 4, 48
 SLOTS, WAITING = 8, 4
 KEY = "a-key-of-clients"
+# Read as text, because SGLang's dashboard was published with marks of a merge, so that it is no JSON.
+LOST = re.compile(r"<{7} .*?={7}", re.DOTALL)
+EXPRESSION = re.compile(r'"expr": *"((?:[^"\\]|\\.)*)"')
 PROMPTS = ("Write a short poem.", "How many apples are left?", "Name three towns.", "Explain a queue.")
 
 
@@ -110,8 +116,35 @@ NAMES_OF_OTHERS = (
 MAY_BE_ZERO = ("num_requests_waiting", "num_queue_reqs", "queue_time", "preemptions", 'arm="off"')
 
 
+def upstream_rows(directory: str | None) -> Iterator[Row]:
+    """Yields for vLLM and SGLang how many expressions of their dashboards are not restated here.
+
+    Two expressions are equal if they ask for the same series with the same functions.
+    """
+    name = "metrics: expressions of {} dashboards that are not restated"
+    if directory is None:
+        yield Row(name.format("upstream"), None, "told (UPSTREAM is not set)", True)
+        return
+    for owner, files, restated in (
+        ("vLLM's", ("grafana.json", "grafana-dashboard.json"), [*VLLM, *VLLM_EMPTY]),
+        ("SGLang's", ("sglang-dashboard.json",), SGLANG),
+    ):
+        paths = [path for file in files for path in Path(directory).rglob(file)]
+        asked = {expr for path in paths for expr in EXPRESSION.findall(LOST.sub("", path.read_text())) if ":" in expr}
+        missing = {_essence(expr) for expr in asked} - {_essence(expr) for expr in restated}
+        print(*sorted(map(str, missing)), sep="\n", file=sys.stderr)
+        yield Row(name.format(owner) + f" (of {len(asked)})", len(missing), "0", bool(asked) and not missing)
+
+
+def _essence(expression: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Returns the series and the functions of an expression. Counters without `_total` are those with it."""
+    series = {name.removesuffix("_total") for name in re.findall(r"\b(?:vllm|sglang)[:_]\w+", expression)}
+    return frozenset(series), frozenset(re.findall(r"\b(histogram_quantile|rate|increase)\b", expression))
+
+
 def metrics_rows() -> Iterator[Row]:
     """Yields the rows about GET /metrics."""
+    yield from upstream_rows(os.environ.get("UPSTREAM"))
     if shutil.which("prometheus") is None or shutil.which("promtool") is None:
         yield Row("metrics: Prometheus scrapes a served pair", None, "prometheus and promtool are installed", False)
         return

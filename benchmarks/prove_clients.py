@@ -4,6 +4,7 @@
 
     tools      tool calls: read back from others' text, enforced, equal with and without drafts
     clients    OpenAI's client, LangChain, LiteLLM, agents, AIPerf and others run a task each
+    schema     schemathesis asks the server with random bodies made from its /openapi.json
     metrics    Prometheus scrapes the server under load; the expressions of dashboards return data
 
 Each part is a script in benchmarks/, which explains its method and prints one JSON object for each row. Exits 1 if a
@@ -16,8 +17,13 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PARTS = {"tools": "tool_calls.py", "clients": "interop.py", "metrics": "clients_prometheus.py"}
-INPUTS = {"tools": ("--env-dir", "--data"), "clients": ("--env-dir",), "metrics": ()}
+PARTS = {
+    "tools": "tool_calls.py",
+    "clients": "interop.py",
+    "schema": "clients_schema.py",
+    "metrics": "clients_prometheus.py",
+}
+INPUTS = {"tools": ("--env-dir", "--data"), "clients": ("--env-dir",)}
 
 
 def main() -> int:
@@ -33,7 +39,7 @@ def main() -> int:
         parser.error("The part tools needs --data DIR.")
     codes = []
     for name in chosen:
-        words = [word for option in INPUTS[name] for word in (option, values[option])]
+        words = [word for option in INPUTS.get(name, ()) for word in (option, values[option])]
         codes.append(subprocess.run([sys.executable, HERE / PARTS[name], *words], check=False).returncode)
     return int(any(codes))
 
