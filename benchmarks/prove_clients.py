@@ -6,6 +6,7 @@
     clients    OpenAI's client, LangChain, LiteLLM, agents, AIPerf and others run a task each
     schema     schemathesis asks the server with random bodies made from its /openapi.json
     metrics    Prometheus scrapes the server under load; the expressions of dashboards return data
+    overhead   what parsing, metrics and digests cost
 
 Each part is a script in benchmarks/, which explains its method and prints one JSON object for each row. Exits 1 if a
 row misses its target.
@@ -22,6 +23,7 @@ PARTS = {
     "clients": "interop.py",
     "schema": "clients_schema.py",
     "metrics": "clients_prometheus.py",
+    "overhead": "clients_overhead.py",
 }
 INPUTS = {"tools": ("--env-dir", "--data"), "clients": ("--env-dir",)}
 
