@@ -4,13 +4,14 @@
 
 tpot       32 streams of `eyas serve` with the embedded pair and a tool, with and without parsing and metrics. The
            signal SIGUSR1 switches both off and on in the server, so that both arms have the same process.
-start-up   loading of a random target of 0.2 GB and its head, with and without hashing their files.
+start-up   from the start of `eyas serve` with a random target of 0.2 GB until it is ready, with and without hashing it.
 
 Both arms run back to back in rotated order, until the 95 % interval of the median ratio is narrower than 2 %.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import signal
 import statistics
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,17 +30,15 @@ from result_rows import Row, print_rows
 from training_fixtures import make_target
 
 from eyas.cli import main as run_eyas
-from eyas.cli.generate import load_pair
 from eyas.formats.config import HeadMetadata
 from eyas.formats.head_dir import write_head
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
-from eyas.model.target_dir import digest_target
 from eyas.model.vocab import DraftVocab
 from eyas.tree.intervals import median_interval
 
 MIN_PAIRS, MAX_PAIRS, HALF_WIDTH = 5, 30, 0.01
-STREAMS, MAX_TOKENS = 32, 48
+STREAMS, MAX_TOKENS = 32, 128
 MAX_TPOT, MAX_START = 1.01, 1.10
 LAYERS, DRAFT_VOCAB = 30, 4096
 TOOL = {
@@ -50,11 +49,8 @@ TOOL = {
 
 def overhead_rows(max_pairs: int) -> Iterator[Row]:
     """Yields a row for TPOT and one for loading."""
-    command = [sys.executable, __file__, "--serve"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    server, url = _start(["--serve="])
     try:
-        assert server.stdout is not None, "it is a pipe"
-        url = next(word for word in server.stdout.readline().split() if word.startswith("http"))
         for _ in range(3):  # warm-up
             asyncio.run(_load(url))
         is_on = True
@@ -73,9 +69,18 @@ def overhead_rows(max_pairs: int) -> Iterator[Row]:
         server.terminate()
         server.wait(60)
     with tempfile.TemporaryDirectory() as directory:
-        given = _write_pair(Path(directory))
-        name = "overhead: start-up (loading of target and head) with digests over without"
-        yield _ratio_row(name, lambda: _load_s(given, True), lambda: _load_s(given, False), MAX_START, max_pairs)
+        place = Path(directory)
+        digest = _write_pair(place)
+        name = "overhead: start-up of `eyas serve` with digests over without"
+        yield _ratio_row(name, lambda: _start_s(place, None), lambda: _start_s(place, digest), MAX_START, max_pairs)
+
+
+def _start(words: Sequence[str]) -> tuple[subprocess.Popen[str], str]:
+    """Starts this script as a server and waits until it is ready. Returns the process and the URL."""
+    command = [sys.executable, __file__, *words]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert server.stdout is not None, "it is a pipe"
+    return server, next(word for word in server.stdout.readline().split() if word.startswith("http"))
 
 
 def _ratio_row(name: str, first: Callable[[], float], second: Callable[[], float], most: float, max_pairs: int) -> Row:
@@ -146,8 +151,8 @@ class _PlainAnswer:
         return 0
 
 
-def serve() -> int:
-    """Runs `eyas serve`. SIGUSR1 switches parsing and metrics off and on."""
+def serve(digest: str, words: Sequence[str]) -> int:
+    """Runs `eyas serve`. SIGUSR1 switches parsing and metrics off and on. digest: see `_start_s`."""
     from eyas.server import response_builder
     from eyas.server.request_metrics import RequestMetrics
 
@@ -162,39 +167,43 @@ def serve() -> int:
         response_builder.AnswerParser = parser if is_on else _PlainAnswer
 
     signal.signal(signal.SIGUSR1, switch)
-    return run_eyas(["serve", "--port", "0", "--slots", str(STREAMS)])
+    without = mock.patch("eyas.cli.generate.digest_target", return_value=digest)
+    with without if digest else contextlib.nullcontext():
+        return run_eyas(["serve", "--port", "0", "--slots", str(STREAMS), *words])
 
 
 # --- start-up --------------------------------------------------------------------------------------------------------
 
 
-def _write_pair(directory: Path) -> argparse.Namespace:
-    """Writes a random target and a head for it. Returns the arguments that load them."""
+def _write_pair(directory: Path) -> str:
+    """Writes a random target and a head for it. Returns the digest of the target."""
     place = make_target(directory / "target", LAYERS)
     target = Target.load(place, torch.bfloat16)
     vocab = DraftVocab.from_chosen(torch.arange(target.info.vocab_size) < DRAFT_VOCAB)
     metadata = HeadMetadata(target_name=str(target.info.name), target_digest=target.digest)
     head = Head.init(HeadConfig.for_target(target.info, DRAFT_VOCAB), 0)
     write_head(directory / "head", head, vocab, metadata, torch.bfloat16)
-    keys = {"no_head": False, "target": str(place), "head": str(directory / "head"), "dtype": "bfloat16"}
-    return argparse.Namespace(**keys, device="cpu", tree="6,4,16")
+    return target.digest
 
 
-def _load_s(given: argparse.Namespace, has_digests: bool) -> float:
-    digest = digest_target(Path(given.target))
-    with mock.patch("eyas.cli.generate.digest_target", (lambda _: digest) if not has_digests else digest_target):
-        began_s = time.perf_counter()
-        load_pair(given)
-        return time.perf_counter() - began_s
+def _start_s(directory: Path, digest: str | None) -> float:
+    """Returns the seconds until `eyas serve` is ready. digest: the target's, which is then not computed."""
+    words = ["--target", str(directory / "target"), "--head", str(directory / "head"), "--no-compile"]
+    began_s = time.perf_counter()
+    server, _ = _start([f"--serve={digest or ''}", *words])
+    took_s = time.perf_counter() - began_s
+    server.terminate()
+    server.wait(60)
+    return took_s
 
 
 def main() -> int:
     """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=MAX_PAIRS)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parsed = parser.parse_args()
-    return serve() if parsed.serve else print_rows(overhead_rows(parsed.pairs))
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parsed, words = parser.parse_known_args()
+    return print_rows(overhead_rows(parsed.pairs)) if parsed.serve is None else serve(parsed.serve, words)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ licenses from prompts/, if these stages are finished. They contain no times and 
 
 import json
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from eyas.formats.head_dir import CONFIG_FILE, StoredHead, digest_head, read_hea
 from eyas.formats.parity import MAX_TOKENS, TOLERANCE, TargetStates, compare_with_reference
 from eyas.formats.sglang_vllm import ENGINE_FORMATS, sglang_flags, vllm_flags, write_engine_dir
 from eyas.model.target import Target
+from eyas.model.target_dir import public_name
 from eyas.tree.shape import TreeShape
 
 STAGE = "export"
@@ -128,11 +130,13 @@ def run(inputs: ExportInputs, target: Target, out_dir: Path) -> Provenance:
         directory = out_dir / engine.name
         shutil.rmtree(directory, ignore_errors=True)
         if problems[engine.name] is None:
-            write_engine_dir(directory, engine, stored, _public_name(target), chain["depth"])
+            write_engine_dir(directory, engine, stored, public_name(target.info.name), chain["depth"])
             digests = {name: digest_file(directory / name) for name in (CONFIG_FILE, "model.safetensors")}
             write_atomic(directory / "README.md", render_readme(inputs, stored, target, engine.name, digests))
     parity = measure_parity(out_dir, inputs.head, target)
     left_out = {name: problem for name, problem in problems.items() if problem is not None}
+    for name, problem in left_out.items():
+        print(f"eyas: note: No directory for {name} is exported: {problem}.", file=sys.stderr)
     write_json_atomic(out_dir / PARITY_FILE, parity | {"left_out": left_out})
     _require_parity(parity, out_dir)
     return provenance.finish_stage(out_dir, origin, started_s)
@@ -176,7 +180,10 @@ def render_readme(
     """
     ledger = inputs.read_finished("prompts", "ledger.json") if inputs.is_trained_here else None
     acceptance = inputs.read_finished("eval", "acceptance.json")
-    name, data = _public_name(target), "## Data and licenses\n\nNothing is known of the data that trained this head."
+    name, data = (
+        public_name(target.info.name),
+        "## Data and licenses\n\nNothing is known of the data that trained this head.",
+    )
     if ledger is not None and ledger.get("target"):
         data = render_data_section(ledger, ledger["target"] | {"name": name}).strip()
     title = f"EAGLE-3 draft head for {name}"
@@ -204,12 +211,6 @@ def _load_template() -> jinja2.Template:
     environment.filters["json"] = json.dumps
     environment.filters["cell"] = lambda value: str(value).replace("|", "\\|")
     return environment.from_string(files("eyas").joinpath("export_readme.md.jinja").read_text(encoding="utf-8"))
-
-
-def _public_name(target: Target) -> str:
-    """Returns the name of the target for other machines: the hub id, or the last part of a local directory."""
-    name = target.info.name
-    return Path(name).resolve().name if Path(name).is_dir() else name
 
 
 def _build_front_matter(

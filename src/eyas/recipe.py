@@ -54,7 +54,7 @@ from eyas.features.store import FeaturesConfig, read_manifest
 from eyas.formats.head_dir import digest_head, read_head, resolve_head
 from eyas.model.devices import DTYPES, default_device
 from eyas.model.target import Target, load_target_without_layers
-from eyas.model.target_dir import TargetDir, resolve_target
+from eyas.model.target_dir import TargetDir, public_name, resolve_target
 from eyas.privacy.filter import PrivacyFilter
 from eyas.privacy.surrogates import load_surrogate_key
 from eyas.train import train
@@ -166,7 +166,10 @@ class Run:
     def target(self) -> Target:
         """The loaded target, in the dtype of `target.dtype`. It captures the layers of `capture.aux_layer_ids`."""
         config, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
-        return Target.load(config.model, DTYPES[config.dtype], layers, self.device)
+        target = Target.load(config.model, DTYPES[config.dtype], layers, self.device)
+        if layers is None and self.ranks.is_main:
+            capture.print_chosen_layers(target)
+        return target
 
     @cached_property
     def layerless_target(self) -> Target:
@@ -296,7 +299,7 @@ class Run:
     def _read_target_claim(self) -> TargetClaim:
         """Returns the license of the target, which may forbid training on its answers."""
         target = self.recipe.target
-        return read_target_claim(resolve_target(target.model), target.model, target.license)
+        return read_target_claim(resolve_target(target.model), public_name(target.model), target.license)
 
     def build_responder(self) -> Responder:
         """Returns the object that answers prompts: eyas's engine with the target, or the server at `respond.url`.

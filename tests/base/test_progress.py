@@ -33,6 +33,15 @@ def test_a_plain_stream_gets_a_line_every_few_seconds_and_one_at_the_end():
     ]
 
 
+def test_a_plain_stream_reaches_100_percent_once():
+    clock, stream = Clock(), io.StringIO()
+    with Progress("respond", 2, "answers", stream=stream, clock=clock) as progress:
+        for _ in range(2):
+            clock.now_s += 8
+            progress.advance()
+    assert [line.split()[3] for line in stream.getvalue().splitlines()] == ["50%", "100%"]
+
+
 def test_skipped_work_raises_done_and_not_the_rate():
     clock = Clock()
     with Progress("train", 100, "steps", stream=io.StringIO(), clock=clock) as progress:

@@ -12,6 +12,7 @@ import pytest
 from eyas.base.errors import InputError, StorageError
 from eyas.base.provenance import (
     StageInputs,
+    describe_command,
     digest_bytes,
     digest_directory,
     digest_file,
@@ -163,6 +164,25 @@ def test_finish_writes_every_key_of_the_design(stage):
     assert keys["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert keys["digest"] == digest_directory(stage, exclude=("log.jsonl",))
     assert read_provenance(stage) == written
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["/home/me/.venv/bin/eyas", "run", "recipes/tiny.toml"], "eyas run recipes/tiny.toml"),
+        (["/opt/eyas/__main__.py", "run", "/home/me/a.toml", "--out=/data/b/"], "eyas run a.toml --out=b/"),
+        (
+            ["eyas", "target.model=/models/own", "respond.url=http://h:1/v1"],
+            "eyas target.model=own respond.url=http://h:1/v1",
+        ),
+        (
+            ["eyas", "deploy.storage=gs://b/c", "a=['/x/y', \"/z\"]"],
+            """eyas deploy.storage=gs://b/c 'a=['"'"'y'"'"', "z"]'""",
+        ),
+    ],
+)
+def test_commands_name_no_directory_of_the_machine(words, text):
+    assert describe_command(words) == text
 
 
 def test_the_digest_of_a_stage_ignores_times_and_commands(stage):

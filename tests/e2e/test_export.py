@@ -32,6 +32,15 @@ def test_a_directory_for_each_engine_that_can_load_the_head(exported):
         assert files == {"config.json", "model.safetensors", "README.md"}
 
 
+def test_what_is_left_out_is_said_and_no_path_is_published(finished, recipe, target, tmp_path, capsys):
+    run = run_stages(recipe, shutil.copytree(finished, tmp_path / "run"), ["export"])
+    assert "eyas: note: No directory for sglang is exported: " in capsys.readouterr().err
+    for path in [*run.joinpath("export").rglob("*"), *run.joinpath("head").iterdir()]:
+        if path.suffix in (".json", ".md", ".jsonl"):
+            assert str(target.parent) not in path.read_text(), path
+            assert str(tmp_path) not in path.read_text(), path
+
+
 def test_the_readme(exported, target):
     text = (exported / "export" / "vllm" / "README.md").read_text()
     front, body = text.split("---\n", 2)[1:]

@@ -75,7 +75,8 @@ class Progress:
         """Adds n finished units. `note` is printed at the end of the line until another note replaces it."""
         self.done += n
         self._note = note or self._note
-        if self._clock() - self._printed_s >= self._interval_s:
+        ends = self.done == self.total and not self._tty  # the line at 100 % is printed at the end, once
+        if self._clock() - self._printed_s >= self._interval_s and not ends:
             self._print()
 
     def line(self) -> str:

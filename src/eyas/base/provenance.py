@@ -18,6 +18,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+import re
 import shlex
 import sys
 import time
@@ -29,6 +30,8 @@ from eyas.base.errors import InputError
 from eyas.base.storage import StoragePath, remove_temp_files, to_json
 
 PROVENANCE = "provenance.json"
+# The directories before the last part of an absolute path, at the start of an argument or behind = , [ or a quote.
+_DIRECTORY = re.compile(r"""(?:^|(?<=[=,\["']))/(?:[^/,\]"']+/)*(?=[^/,\]"'])""")
 VERSIONED_PACKAGES = ("eyas", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
@@ -123,7 +126,7 @@ class Provenance:
         digest: The digest over `files`; it identifies the content of the directory.
         files: The digest of each file by relative name.
         versions: The versions of Python and of the packages that decide results.
-        command: The command line.
+        command: The command line, see `describe_command`.
         started: The time of the start, in ISO 8601 and UTC.
         seconds: The duration of the stage.
     """
@@ -172,12 +175,19 @@ def finish_stage(
         digest=digest_json(files),
         files=files,
         versions=package_versions(),
-        command=shlex.join(sys.argv if command is None else command),
+        command=describe_command(sys.argv if command is None else command),
         started=datetime.datetime.fromtimestamp(started_s, datetime.UTC).isoformat(timespec="seconds"),
         seconds=round(time.time() - started_s, 3),
     )
     root.join(PROVENANCE).write_bytes(to_json(dataclasses.asdict(provenance)))
     return provenance
+
+
+def describe_command(words: Sequence[str]) -> str:
+    """Returns a command line without the directories of this machine: absolute paths lose all but their last part."""
+    program, *arguments = words
+    name = "eyas" if Path(program).name == "__main__.py" else Path(program).name
+    return shlex.join([name, *(_DIRECTORY.sub("", argument) for argument in arguments)])
 
 
 def mark_unfinished(directory: Path | StoragePath) -> None:

@@ -3,7 +3,6 @@
 import importlib.metadata
 import math
 import platform
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from urllib.parse import parse_qsl, urlsplit
 import torch
 
 from eyas.base.environment import count_cpus, cpu_name, memory_bytes
-from eyas.base.provenance import package_versions
+from eyas.base.provenance import describe_command, package_versions
 from eyas.bench.load_test import LoadResults
 from eyas.bench.single_stream import SingleStreamResults
 from eyas.model.head import Head
 from eyas.model.target import Target
-from eyas.model.target_dir import EMBEDDED, resolve_target
+from eyas.model.target_dir import EMBEDDED, public_name, resolve_target
 
 SCHEMA = 1
 RESULTS_FILE = "results.json"
@@ -55,7 +54,7 @@ def assemble_results(
         **load,
         "rounds": stream.rounds,
         "looping": stream.looping,
-        "command": shlex.join([Path(command[0]).name, *command[1:]]) if command else "",
+        "command": describe_command(command) if command else "",
         "versions": package_versions(),
     }
 
@@ -70,9 +69,7 @@ def public_target_name(target: Target) -> str:
     """Returns "embedded", the hub id, or the last part of the target's directory."""
     if target.directory == resolve_target(EMBEDDED):
         return EMBEDDED
-    if Path(target.info.name) != target.directory:
-        return target.info.name
-    return target.directory.resolve().name
+    return public_name(target.info.name)
 
 
 def redact_location(location: str) -> str:

@@ -45,7 +45,9 @@ from eyas.features.quantize import (
 from eyas.features.shard import CodesAndScales, StoredRow
 from eyas.features.store import ShardRecord
 from eyas.model.attention import AttentionParams, causal_attention
+from eyas.model.layer_ids import has_default_layers
 from eyas.model.target import Target
+from eyas.model.target_dir import public_name
 
 STAGE = "capture"
 POLL_S = 2.0
@@ -67,7 +69,7 @@ class CaptureConfig:
         world: The number of processes that divide the shards. Each process reads its rank from the environment variable
             JOB_COMPLETION_INDEX or RANK.
         aux_layer_ids: The Hugging Face indices of the three captured layers; by default 2, n // 2 and n - 3 of n
-            layers.
+            layers; if there are fewer than 7, three that exist.
         max_length: The most tokens of a row; a longer row is cut. By default, no row is cut.
         batch_tokens: The most tokens of one forward, padding included.
         shard_bytes: The size of one shard in bytes.
@@ -89,6 +91,14 @@ class CaptureConfig:
             require_range(f"capture.{name}", getattr(self, name), low)
         require_range("capture.max_error", self.max_error, 0, 1, exclude_low=True)
         require_range("capture.held_out", self.held_out, 0, 1)
+
+
+def print_chosen_layers(target: Target) -> None:
+    """Prints a note if the target is too shallow for the default layers."""
+    chosen, count = list(map(int, target.aux_layer_ids)), target.info.num_layers
+    if not has_default_layers(count):
+        text = f"The head reads layers {chosen}, because a target of {count} layers has no default layers"
+        print(f"eyas: note: {text}. Set capture.aux_layer_ids for other ones.", file=sys.stderr)
 
 
 def build_origin(config: CaptureConfig, conversations_digest: str, target: Target) -> provenance.StageInputs:
@@ -160,11 +170,10 @@ def run(
 def _build_manifest(
     config: CaptureConfig, target: Target, error: QuantizationError, num_cut: int, records: Sequence[ShardRecord]
 ) -> store.Manifest:
-    name, directory = target.info.name, target.directory.resolve()
+    directory = target.directory.resolve()
     return store.Manifest(
         schema=store.SCHEMA,
-        # A hub id, or the name of a directory: its path would make other bytes on another machine.
-        target=Path(name).resolve().name if Path(name).is_dir() else name,
+        target=public_name(target.info.name),  # a path would make other bytes on another machine
         # The hub's cache stores a target in .../snapshots/<commit>.
         target_revision=directory.name if directory.parent.name == "snapshots" else None,
         target_digest=target.digest,

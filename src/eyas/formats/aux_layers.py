@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any
 
 from eyas.base.errors import Finding
-from eyas.model.layer_ids import HFIndex, default_aux_layers
+from eyas.model.layer_ids import HFIndex, default_aux_layers, has_default_layers
 
 AUX_LAYERS_KEY = "eagle_aux_hidden_state_layer_ids"
 FIX_LIST_LAYERS = f"Write {AUX_LAYERS_KEY} at the top level of config.json, as indices of hidden_states"
@@ -56,7 +56,7 @@ def default_layers_as_outputs(num_layers: int) -> list[int]:
     A head whose top-level list has these ids may have counted wrongly. Returns [] for a target of fewer than 7 layers,
     which has no default layers.
     """
-    return [i - 1 for i in default_aux_layers(num_layers)] if num_layers >= 7 else []
+    return [i - 1 for i in default_aux_layers(num_layers)] if has_default_layers(num_layers) else []
 
 
 def read_aux_layers(top_level: Any, nested: Any, num_layers: int | None) -> AuxLayers:
@@ -98,7 +98,7 @@ def _meanings(nested: list[int], num_layers: int | None) -> list[list[int]]:
     both = [nested, outputs]
     if num_layers is None:
         return both
-    default = [ids for ids in both if num_layers >= 7 and ids == list(default_aux_layers(num_layers))]
+    default = [ids for ids in both if has_default_layers(num_layers) and ids == list(default_aux_layers(num_layers))]
     return default or [ids for ids in both if ids[-1] < num_layers]
 
 
@@ -106,7 +106,7 @@ def _default_layers(num_layers: int | None) -> AuxLayers:
     problem = f"config.json has no {AUX_LAYERS_KEY}"
     if num_layers is None:
         return _misfit(problem, "Name the head's target, for example with --target: its default layers are then used")
-    if num_layers < 7:
+    if not has_default_layers(num_layers):
         return _misfit(f"{problem}, and a target of {num_layers} layers has no default layers", FIX_LIST_LAYERS)
     ids = default_aux_layers(num_layers)
     text = f"config.json names no layers, so the head reads the target's default layers {list(map(int, ids))}"

@@ -9,7 +9,7 @@ from torch import Tensor
 from eyas.base.errors import Finding, raise_misfits
 from eyas.formats.aux_layers import default_layers_as_outputs
 from eyas.formats.head_dir import StoredHead
-from eyas.model.layer_ids import default_aux_layers
+from eyas.model.layer_ids import default_aux_layers, has_default_layers
 from eyas.model.target_info import TargetInfo
 
 FIX_OTHER_HEAD = "Use the head that was trained for this target"
@@ -113,7 +113,7 @@ def _check_layers(stored: StoredHead, info: TargetInfo) -> list[Finding]:
     if stored.layout != "eyas" and num_layers in ids:
         text = f"{problem}; other projects take layer {num_layers} before the final norm, but eyas takes it after"
         findings.append(Finding("misfit", text, f"Use a head that does not read layer {num_layers}"))
-    if num_layers < 7:
+    if not has_default_layers(num_layers):
         return findings
     default = list(map(int, default_aux_layers(num_layers)))
     if ids == default_layers_as_outputs(num_layers):

@@ -25,7 +25,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from eyas.base.errors import InputError
 from eyas.model.attention import AttentionFn, AttentionParams, CompiledForward, PackedAttention
-from eyas.model.layer_ids import HFIndex, default_aux_layers
+from eyas.model.layer_ids import HFIndex, choose_aux_layers
 from eyas.model.target_info import TargetInfo
 
 INIT_STD = 0.02  # the usual initializer_range of Llama configurations
@@ -113,7 +113,7 @@ class HeadConfig:
             draft_vocab_size=draft_vocab_size,
             max_position_embeddings=info.max_positions,
             target_hidden_size=info.hidden_size,
-            aux_layer_ids=aux_layer_ids or default_aux_layers(info.num_layers),
+            aux_layer_ids=aux_layer_ids or choose_aux_layers(info.num_layers),
             fc_norm=fc_norm,
             norm_output=norm_output,
         )

@@ -21,10 +21,26 @@ HFIndex = NewType("HFIndex", int)
 def default_aux_layers(num_layers: int) -> tuple[HFIndex, ...]:
     """Returns the default layers of EAGLE-3: 2, n // 2 and n - 3. Raises InputError for fewer than 7 layers."""
     ids = (2, num_layers // 2, num_layers - 3)
-    if not ids[0] < ids[1] < ids[2]:
+    if not has_default_layers(num_layers):
         problem = f"A target of {num_layers} layers has no default layers to capture: 2, n // 2 and n - 3 need 7 layers"
-        raise InputError(problem, "Name three layers, for example capture.aux_layer_ids=[1,2,3]")
+        raise InputError(problem, "Name three layers, for example capture.aux_layer_ids=[0,1,2]")
     return tuple(HFIndex(i) for i in ids)
+
+
+def has_default_layers(num_layers: int) -> bool:
+    """Returns True if 2, n // 2 and n - 3 are three different layers."""
+    return num_layers >= 7
+
+
+def choose_aux_layers(num_layers: int) -> tuple[HFIndex, ...]:
+    """Returns the default layers, or for a target of 3 to 6 layers three that it has. Raises InputError for fewer.
+
+    No id is that of the last layer's output, which other engines take before the norm. None begins with 1, because
+    SGLang cannot read such a list (`formats.aux_layers.to_sglang_ids`).
+    """
+    if num_layers < 3 or has_default_layers(num_layers):
+        return default_aux_layers(num_layers)
+    return tuple(map(HFIndex, (2, 3, 4) if num_layers >= 5 else (0, 2, 3) if num_layers == 4 else (0, 1, 2)))
 
 
 def check_aux_layers(ids: Sequence[int], num_layers: int) -> tuple[HFIndex, ...]:

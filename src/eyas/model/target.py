@@ -17,7 +17,7 @@ from eyas.model.attention import AttentionFn, CompiledForward, PackedAttention
 from eyas.model.attention_probe import check_attention_config, probe_attention
 from eyas.model.devices import AUTO, check_device
 from eyas.model.hook import ATTENTION_NAME, LayerCapture, hook_layers, register_attention, run_decoder
-from eyas.model.layer_ids import HFIndex, check_aux_layers, default_aux_layers
+from eyas.model.layer_ids import HFIndex, check_aux_layers, choose_aux_layers
 from eyas.model.submodules import (
     apply_softcap,
     final_logit_softcap,
@@ -191,7 +191,7 @@ def _read_directory(name: str | Path, device: torch.device | str) -> tuple[Path,
 
 def _aux_layers(config: PreTrainedConfig, layers: tuple[int, ...] | None) -> tuple[HFIndex, ...]:
     num_layers: int = config.num_hidden_layers
-    return default_aux_layers(num_layers) if layers is None else check_aux_layers(layers, num_layers)
+    return choose_aux_layers(num_layers) if layers is None else check_aux_layers(layers, num_layers)
 
 
 def _load_model(directory: Path, **settings: Any) -> PreTrainedModel:

@@ -126,6 +126,11 @@ def resolve_target(name: str | Path) -> Path:
         ) from error
 
 
+def public_name(name: str | Path) -> str:
+    """Returns the name of a target for other machines: the last part of a local directory, else the name itself."""
+    return Path(name).resolve().name if Path(name).is_dir() else str(name)
+
+
 def check_target_files(directory: Path) -> None:
     """Raises InputError if a target directory lacks a file. The error names the first missing one."""
     missing = None
