@@ -1,10 +1,11 @@
 """`eyas prompts --explain` and `--sample`: records before and after screening, read again from their source."""
 
+import contextlib
 import json
 import os
 import pty
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -177,26 +178,27 @@ def test_a_sample_of_all_files(place, capsys):
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
-def test_colors_are_for_terminals(place, no_color):
+def test_colors_are_for_terminals(place, no_color, monkeypatch):
     reader, terminal = pty.openpty()
-    command = [sys.executable, "-m", "eyas", "prompts", "my.toml", "--explain", "mine:0"]
-    with subprocess.Popen(command, stdout=terminal, env=os.environ | {"NO_COLOR": no_color}) as process:
-        os.close(terminal)
-        text = b""
-        while chunk := _read(reader):
-            text += chunk
+    monkeypatch.setenv("NO_COLOR", no_color)
+    with ThreadPoolExecutor(1) as pool, monkeypatch.context() as patch:
+        reading = pool.submit(_read_all, reader)
+        with os.fdopen(terminal, "w") as stdout:
+            patch.setattr(sys, "stdout", stdout)
+            assert prompts("--explain", "mine:0") == 0
+        text = reading.result()
     os.close(reader)
-    assert process.returncode == 0
     assert (b"\x1b[31mAnna Schmidt\x1b[0m" in text) is (no_color == "")
     assert (b"\x1b" in text) is (no_color == "")
     assert ("⟦Anna Schmidt⟧".encode() in text) is (no_color == "1")
 
 
-def _read(reader):
-    try:
-        return os.read(reader, 4096)
-    except OSError:  # Linux raises EIO when the other end is closed
-        return b""
+def _read_all(reader):
+    text = b""
+    with contextlib.suppress(OSError):  # Linux raises EIO when the other end is closed
+        while chunk := os.read(reader, 4096):
+            text += chunk
+    return text
 
 
 def test_a_record_cannot_control_the_terminal(place, capsys):
