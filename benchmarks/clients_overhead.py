@@ -6,7 +6,8 @@ tpot       32 streams of `eyas serve` with the embedded pair and a tool, with an
            signal SIGUSR1 switches both off and on in the server, so that both arms have the same process.
 start-up   from the start of `eyas serve` with a random target of 0.2 GB until it is ready, with and without hashing it.
 
-Both arms run back to back in rotated order, until the 95 % interval of the median ratio is narrower than 2 %.
+Both arms run back to back in rotated order, at most N times, until the 95 % interval of the median ratio is narrower
+than 2 %.
 """
 
 import argparse
@@ -48,7 +49,7 @@ TOOL = {
 
 
 def overhead_rows(max_pairs: int) -> Iterator[Row]:
-    """Yields a row for TPOT and one for loading."""
+    """Yields a row for TPOT and one for the start-up."""
     server, url = _start(["--serve="])
     try:
         for _ in range(3):  # warm-up

@@ -175,7 +175,7 @@ def write_page(results: list[Result], commit: str) -> None:
     ]
     PAGE.write_text(
         "# Clients of `eyas serve`\n\n"
-        "Each client runs a task in an environment of its own against `eyas serve`, started without options. The run\n"
+        "Each client runs a task in a separate environment against `eyas serve`, started without options. The run\n"
         "writes this page. Calls are enforced, so that a task ends with any model.\n\n"
         "| | |\n|---|---|\n"
         "| command | `make interop` (`python benchmarks/interop.py --write COMMIT`) |\n"

@@ -131,6 +131,8 @@ def build_table(cls: type, prefix: str, instance: object | None = None) -> KeyTa
         default = dataclasses.MISSING if instance is None else getattr(instance, field.name)
         if instance is None and field.default is not dataclasses.MISSING:
             default = field.default
+        elif instance is None and typing.get_origin(kind) is Mapping:
+            default = {}  # all tables of values may be left out
         if inner is not None:
             item = f".{field.name.removesuffix('s').upper()}"
             placeholder = {Mapping: item, tuple: "[]"}.get(typing.get_origin(kind), "")

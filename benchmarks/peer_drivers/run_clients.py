@@ -189,7 +189,7 @@ def _async_openai(url: str) -> Any:
 
 
 def _run_agent(build_model: Callable[[], Any]) -> str:
-    """Runs an agent, and once more with a stream. Each event loop needs a client, and so a model, of its own."""
+    """Runs an agent, and again with a stream. Each event loop needs a separate client and a separate model."""
     from agents import Agent, ModelSettings, Runner, function_tool, set_tracing_disabled
 
     set_tracing_disabled(True)

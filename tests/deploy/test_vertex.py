@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from tests.doubles.gcs import Fault
-from tests.doubles.stores import gcs
-from tests.doubles.vertex import FakeVertex
 
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
 from eyas.base.storage import to_json
@@ -34,18 +32,6 @@ def head(tmp_path) -> Path:
     (directory / "config.json").write_bytes(b"{}")
     (directory / "model.safetensors").write_bytes(bytes(range(256)) * 40)
     return directory
-
-
-@pytest.fixture
-def api():
-    with FakeVertex() as running:
-        yield running
-
-
-@pytest.fixture
-def bucket(monkeypatch):
-    with gcs(monkeypatch) as store:
-        yield store
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from tests.doubles.gcs import Fault
-from tests.doubles.stores import gcs
-from tests.doubles.vertex import FakeVertex
 
 from eyas.base.errors import StageError, UsageError
 from eyas.base.provenance import StageInputs, finish_stage, has_provenance
@@ -24,18 +22,6 @@ FAST = RetryPolicy(backoff_s=(0.01, 0.01, 0.01), poll_interval_s=0.01, timeout_s
 WORLDS = {"respond": 1, "capture": 4, "train": 1, "eval": 1, "export": 1}
 STAGES = DataStages("scout", "r/eyas-gpu:1", 'name = "scout"\n', WORLDS, "https://7.prediction.vertexai.goog/v1")
 RUN_URL = "gs://bucket/eyas/scout/run-0"
-
-
-@pytest.fixture
-def api():
-    with FakeVertex() as running:
-        yield running
-
-
-@pytest.fixture
-def bucket(monkeypatch):
-    with gcs(monkeypatch) as store:
-        yield store
 
 
 @pytest.fixture

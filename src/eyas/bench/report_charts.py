@@ -30,6 +30,8 @@ ROUND_PARTS = {
     "extend_ms": "extend (head reads)",
     "other_ms": "other",
 }
+HEAD_ACCEPTANCE = Column("head", [("acceptance_length",)], interval=("ci95",), fill="solid")
+NO_DRAFTING = (1.0, "1 = no drafting")
 TRAINING_CURVES = (
     ("loss", "Training loss", "Weighted over the unrolled steps; lower is better. Different losses do not compare."),
     (
@@ -100,24 +102,23 @@ def tpot_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
 
 def acceptance_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
     """Draws the acceptance length of the head and of the reference drafters by task."""
-    columns = [Column("head", [("acceptance_length",)], interval=("ci95",), fill="solid")]
+    columns = [HEAD_ACCEPTANCE]
     columns += [Column(name, [("references", key, "acceptance_length")], fill=fill) for key, name, fill in REFERENCES]
     rows = [Row(name, task) for name, task in tasks.items()]
     rows = [row for row in rows if columns[0].value(row) is not None]
     sentence = "Accepted tokens per target forward, the bonus token included; longer is better."
     table = Table.build("Acceptance length, by task", sentence, "Task", columns, rows)
-    return _bar_chart("acceptance", table, mark=(1.0, "1 = no drafting"))
+    return _bar_chart("acceptance", table, mark=NO_DRAFTING)
 
 
-def acceptance_by_kind(acceptance: Mapping[str, Any]) -> Chart | None:
+def acceptance_by_mode_and_phase(acceptance: Mapping[str, Any]) -> Chart | None:
     """Draws the acceptance length by mode and by phase. acceptance: the content of acceptance.json."""
     modes, phases = acceptance.get("modes") or {}, lookup(acceptance.get("all") or {}, "by_phase") or {}
     rows = [Row(f"mode {name or '(none)'}", entry) for name, entry in modes.items()]
     rows += [Row(name.replace("_", " "), entry) for name, entry in phases.items()]
     sentence = "As by task, for each mode of the recipe and for the parts of the answers that models write differently."
-    columns = [Column("head", [("acceptance_length",)], interval=("ci95",), fill="solid")]
-    table = Table.build("Acceptance length, by mode and phase", sentence, "Mode or phase", columns, rows)
-    return _bar_chart("kinds", table, mark=(1.0, "1 = no drafting")) if rows else None
+    table = Table.build("Acceptance length, by mode and phase", sentence, "Mode or phase", [HEAD_ACCEPTANCE], rows)
+    return _bar_chart("phases", table, mark=NO_DRAFTING) if rows else None
 
 
 def acceptance_by_depth(evaluated: Mapping[str, Entry]) -> Chart | None:

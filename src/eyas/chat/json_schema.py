@@ -10,9 +10,9 @@ from typing import Any
 
 VALUES = {"enum", "const", "default", "examples", "required"}  # keywords whose values are no schemas
 BY_NAME = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}  # name -> schema
-# With one of these, a property may be named elsewhere.
 LIMITS = ({"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"})
 SMALLEST_STEP, SMALLEST_RANGE = 1e-9, 1e-6
+# With one of these, a property may be named elsewhere.
 OPEN = {"additionalProperties", "unevaluatedProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref", "if"}
 
 

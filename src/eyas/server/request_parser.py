@@ -70,8 +70,7 @@ class RequestParser:
         limit, logprobs = _output_limit(body), _num_logprobs(body)
         limits = [self._max_tokens(prompt, param, limit) for prompt in prompts]
         sampling, stop = self._sampling(body), self._stop(body)
-        around = None if tool_use is None else self._thoughts(tool_use, prompts[0])
-        grammar = self._grammar(body, tool_use if tools else None, around) or self._min_length(body, stop)
+        grammar = self._grammar(body, tool_use, prompts[0]) or self._min_length(body, stop)
         shown_ids = frozenset() if tool_use is None else tool_use.format.marker_ids
         if body.skip_special_tokens is False:
             shown_ids |= set(self._special_ids.values()) - set(self.target.info.eos_ids)
@@ -178,12 +177,13 @@ class RequestParser:
         end_ids = (*stop.ids, *(() if stop.ignore_eos else info.eos_ids))
         return MinLength(body.min_tokens, end_ids, info.vocab_size) if body.min_tokens and end_ids else None
 
-    def _grammar(self, body: GenerationRequest, tool_use: ToolUse | None, around: str | None) -> Grammar | None:
+    def _grammar(self, body: GenerationRequest, tool_use: ToolUse | None, prompt: Ids) -> Grammar | None:
         """Returns the grammar that the body asks for; None if it asks for none.
 
         Five parameters can hold a schema or regular expression. Raises ApiError if more than one of them is set. They
         have no effect if the answer must be a tool call.
         """
+        reader, tool_use = tool_use, tool_use if tool_use is not None and tool_use.tools else None
         outputs, response_format = body.structured_outputs or openai_requests.StructuredOutputs(), body.response_format
         schemas = {"guided_json": body.guided_json, "structured_outputs.json": outputs.json_}
         if isinstance(response_format, openai_requests.JsonObjectFormat):
@@ -202,6 +202,7 @@ class RequestParser:
             return None
         param = names[0]
         schema, regex = schemas.get(param), regexes.get(param)
+        around = None if reader is None else self._thoughts(reader, prompt)
         try:
             grammar = None if schema is None else Grammar.json_schema(self._vocab, schema, around)
             if tool_use is not None:
@@ -222,9 +223,8 @@ class RequestParser:
     def _thoughts(self, tool_use: ToolUse, prompt: Ids) -> str | None:
         """Returns the grammar of the thoughts before what the client asks for; None if there are none."""
         thoughts, opener = tool_use.format.answer_opener(prompt)
-        if not thoughts:
-            return None
-        return write_answer_grammar(thoughts, "" if tool_use.tools else opener, self._special_ids)
+        opener = "" if tool_use.tools else opener
+        return write_answer_grammar(thoughts, opener, self._special_ids) if thoughts else None
 
     @cached_property
     def _tool_format(self) -> ToolFormat:
