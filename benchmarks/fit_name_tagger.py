@@ -1,6 +1,6 @@
 """Fits src/eyas/privacy/data/tagger_weights.toml: the weights with which the tagger finds names in running text.
 
-    python benchmarks/fit_name_tagger.py [--check DIR] [--write]
+    python benchmarks/fit_name_tagger.py [--check DIR] [--scripts cased,unicased,cjk] [--write]
 
 Logistic regression on our own texts: benchmarks/name_texts with marked names, the develop half of
 benchmarks/privacy_texts, and the labeled set of benchmarks/pii_set.py. Without --write, it prints how many words of
@@ -23,14 +23,14 @@ from marked_texts import NEWS, OWN_NEWS, news_sentences, research_sentences
 from planted.fill import fill
 from text_sets import sets_of
 
-from eyas.privacy.cjk_words import CJK_LANGUAGES
+from eyas.privacy.cjk_words import CJK_LANGUAGES, list_cjk_names, load_cjk_words
 from eyas.privacy.name_tagger import Tagger, read_weights
-from eyas.privacy.word_lists import LANGUAGES, PACKAGE
+from eyas.privacy.word_lists import LANGUAGES, PACKAGE, UNICASED, person_names
 from eyas.privacy.words import split_words
 
 PATH = PACKAGE / "data" / "tagger_weights.toml"
 NAME_TEXTS = Path(__file__).with_name("name_texts")
-FITTED = tuple(language for language in LANGUAGES if language not in CJK_LANGUAGES)
+FITTED = LANGUAGES
 HEADER = """\
 # Weights of the features with which name_tagger.py decides whether a word belongs to a person's name.
 # Source: benchmarks/fit_name_tagger.py, from texts written for eyas.
@@ -39,6 +39,7 @@ HEADER = """\
 """
 MARK = re.compile(r"\[\[|\]\]")
 TIMES = 3  # names for each private and each public text
+DRAWN = 5  # names from lists for each of these texts in languages without capital letters
 SEED_OF_SET = 3  # of the labeled set; `make prove-data` measures another seed
 WEIGHT_OF_SET = 0.5  # its 2,000 texts come from few templates
 MIN_WORDS = 3  # that a feature occurs in
@@ -78,8 +79,8 @@ def own_texts() -> Iterator[MarkedText]:
         rng = Random(texts.language)
         for templates in (texts.private, texts.public):
             for i, template in enumerate(templates):
-                for k in range(TIMES):
-                    name = texts.names[(7 * i + 11 * k) % len(texts.names)]
+                names = [texts.names[(7 * i + 11 * k) % len(texts.names)] for k in range(TIMES)]
+                for name in names + listed_names(texts.language, rng):
                     yield _marked(template.text.format(name=name), texts.language, [name])
         for template in texts.planted:
             filled = fill(template.group, template.text, texts, rng)
@@ -90,8 +91,32 @@ def own_texts() -> Iterator[MarkedText]:
         yield _marked(labeled.text, labeled.language, people, WEIGHT_OF_SET)
 
 
+def listed_names(language: str, rng: Random) -> list[str]:
+    """Returns names of the lists, for a language without capital letters. Some hold characters that no list pairs."""
+    if language in UNICASED:
+        locale = {"ar": "ar_AA", "hi": "hi_IN"}[language]
+        parts = [
+            (rng.choice(person_names("first", locale)), rng.choice(person_names("last", locale))) for _ in range(DRAWN)
+        ]
+        return [rng.choice((first, f"{first} {last}")) for first, last in parts]
+    if language not in CJK_LANGUAGES:
+        return []
+    words, names = load_cjk_words(language), []
+    before, after = sorted(words.parts["before"]), sorted(words.parts["after"])
+    for _ in range(DRAWN):
+        last, first = (rng.choice(list_cjk_names(role, language)) for role in ("last", "first"))
+        unlisted = rng.choice(before) + rng.choice(after)
+        names.append(
+            rng.choice((last + first, last + first, last + unlisted, first if len(first) > 1 else last + first))
+        )
+    return names
+
+
 def _marked(text: str, language: str, names: Sequence[str], weight: float = 1.0) -> MarkedText:
-    found = [match.span() for name in names for match in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
+    edges = (
+        ["", ""] if language in CJK_LANGUAGES else [r"(?<!\w)[وبلفك]?" if language == "ar" else r"(?<!\w)", r"(?!\w)"]
+    )
+    found = [match.span(1) for name in names for match in re.finditer(f"({re.escape(name)})".join(edges), text)]
     return MarkedText(language, text, tuple(found), weight)
 
 
@@ -106,8 +131,8 @@ class Example:
 
 def examples(marked: MarkedText) -> Iterator[Example]:
     """Yields the words of a text on which the tagger decides. The decision on the word before is the right one."""
-    words = split_words(marked.text)
-    tagger, lead, follows = Tagger(words, marked.language), frozenset[str](), False
+    tagger, lead, follows = Tagger(split_words(marked.text), marked.language), frozenset[str](), False
+    words = tagger.words
     bounds = list(zip(words.starts, words.ends, strict=True))
     right = [any(start <= a < end or start < b <= end for start, end in marked.names) for a, b in bounds]
     for i, is_name in enumerate(right):
@@ -177,11 +202,18 @@ def main() -> int:
     """Fits the weights, prints what they find, and writes them if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", type=Path, metavar="DIR", help="directory of texts with marked names")
+    parser.add_argument("--scripts", default="cased,unicased,cjk", help="fit only the weights of these scripts")
     parser.add_argument("--write", action="store_true", help="write the weights to tagger_weights.toml")
     parsed = parser.parse_args()
     torch.manual_seed(0)
     texts = list(own_texts())
-    weights = fit([example for marked in texts for example in examples(marked)])
+    scripts: dict[str, list[Example]] = {}  # each kind of script has its own features
+    for example in (example for marked in texts for example in examples(marked)):
+        scripts.setdefault(_script_of(example.features[0]), []).append(example)
+    fitted = parsed.scripts.split(",")
+    weights = {feature: weight for feature, weight in read_weights().items() if _script_of(feature) not in fitted}
+    for script in fitted:
+        weights |= fit(scripts[script])
     print(f"{len(texts)} texts, {len(weights)} weights")
     for label, used in (("today", dict(read_weights())), ("fitted", weights)):
         print(f"own texts, {label}: {describe_names(texts, used)}")
@@ -191,6 +223,10 @@ def main() -> int:
         lines = (f"{_quote(feature)} = {weights[feature]}\n" for feature in sorted(weights))
         PATH.write_text(HEADER + "".join(lines), "utf-8")
     return 0
+
+
+def _script_of(feature: str) -> str:
+    return next((script for script in ("unicased", "cjk") if feature.startswith(f"{script} ")), "cased")
 
 
 def _quote(feature: str) -> str:

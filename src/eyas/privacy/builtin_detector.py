@@ -3,14 +3,12 @@
 It runs the detectors in the other files of this package and joins their spans.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 
 from eyas.privacy.addresses import find_addresses, find_postcode_towns
 from eyas.privacy.cards_accounts import find_accounts, find_cards
 from eyas.privacy.case_insensitive import plain_text
-from eyas.privacy.cjk_words import CJK_LANGUAGES
 from eyas.privacy.documentation_values import without_documentation
 from eyas.privacy.handles import find_handles
 from eyas.privacy.identifiers import find_identifiers
@@ -18,18 +16,16 @@ from eyas.privacy.labeled_values import find_birth_dates, find_labeled_values
 from eyas.privacy.labels import ValueMatcher
 from eyas.privacy.letters import find_letter_names, find_user_names
 from eyas.privacy.name_tagger import Tagger
-from eyas.privacy.names_cjk import find_cjk_names, find_cjk_places
-from eyas.privacy.names_unicased import NameSearch
 from eyas.privacy.phone_email_ip import find_emails, find_ip_addresses, find_phone_numbers
-from eyas.privacy.places import UNLISTED_SCORE, WEAK_SCORE, find_places
+from eyas.privacy.places import UNLISTED_SCORE, WEAK_SCORE, find_listed_towns, find_places
 from eyas.privacy.secrets import find_secrets
 from eyas.privacy.span import Span, merge_spans
 from eyas.privacy.structured_text import find_field_values, find_table_values
-from eyas.privacy.word_lists import LANGUAGES, UNICASED, Lexicon, load_lexicon
+from eyas.privacy.uncased_words import UNCASED_LANGUAGES
+from eyas.privacy.word_lists import LANGUAGES, Lexicon, load_lexicon
 from eyas.privacy.words import split_words
 
-VERSION = 4  # increased when the same text gives other spans
-_LATIN_NAME = re.compile(r"[A-Z][a-z]+ [A-Z][a-z]")  # in a text of another script
+VERSION = 5  # increased when the same text gives other spans
 _PACKAGES = ("phonenumbers", "python-stdnum", "faker", "detect-secrets", "simplemma")
 
 
@@ -59,25 +55,22 @@ class BuiltinDetector:
         structured = list(without_documentation(text, find_structured(text, self._lexicon, language)))
         labeled = list(without_documentation(text, find_labeled_values(plain, language)))
         tagger = Tagger(split_words(text), language, has_data=bool(contacts or structured or labeled))
-        unicased = NameSearch(tagger.words, language) if language in UNICASED else None
-        people = self._find_people(tagger, language, unicased)
+        people = list(tagger.run())
         is_personal = bool(contacts or structured or labeled or people) or tagger.is_personal
         numbers = list(without_documentation(text, self._find_numbers(plain, language, is_personal)))
         yield from (*structured, *contacts, *labeled, *numbers, *find_birth_dates(plain, people, language))
         is_personal = is_personal or bool(numbers)
         yield from find_handles(plain, is_personal)
-        if unicased:
-            towns = list(unicased.find_towns(is_personal, people))
-        else:
-            ends = frozenset(span.end for span in people)
-            towns = list(find_places(text, self._lexicon, language, is_personal, ends))
+        towns = list(find_places(text, self._lexicon, language, is_personal, frozenset(span.end for span in people)))
+        is_uncased = language in UNCASED_LANGUAGES
+        if is_uncased:
+            towns += find_listed_towns(tagger.words, language, is_personal, people)
         yield from towns
-        if language in CJK_LANGUAGES:
-            yield from find_cjk_places(text, language, is_personal, people)
         sure_towns = [town for town in (*towns, *structured) if town.kind == "LOCATION" and town.score > WEAK_SCORE]
         for span in people:
             # "lives in Caldas da Rainha": a name that is on no list and stands in the position of a place is a place.
-            if span.score > UNLISTED_SCORE or not any(town.start <= span.start < town.end for town in sure_towns):
+            is_sure = span.score > UNLISTED_SCORE and not is_uncased
+            if is_sure or not any(town.start <= span.start < town.end for town in sure_towns):
                 yield span
 
     def _find_numbers(self, plain: str, language: str, is_personal: bool) -> Iterator[Span]:
@@ -91,14 +84,6 @@ class BuiltinDetector:
             yield from find_ip_addresses(plain)
             yield from find_postcode_towns(plain, self._towns)
         yield from find_addresses(plain, language)
-
-    def _find_people(self, tagger: Tagger, language: str, unicased: NameSearch | None) -> list[Span]:
-        text = tagger.words.text
-        if language not in CJK_LANGUAGES and not unicased:
-            return list(tagger.run())
-        latin = tagger.run() if _LATIN_NAME.search(text) else ()
-        names = unicased.find_names() if unicased else find_cjk_names(text, language)
-        return [*(span for span in latin if text[span.start].isascii()), *names]
 
 
 def find_structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span]:

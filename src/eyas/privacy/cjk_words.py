@@ -1,37 +1,48 @@
-"""Loads the words with which names_cjk.py finds Chinese, Japanese and Korean names, and describes their scripts.
+"""Splits Chinese, Japanese and Korean texts for the tagger, and describes the scripts of these languages.
+
+    text                units                       classes of the units
+    给楼上的韦秋菊写信      给|楼上|的|韦|秋菊|写信    "韦": a surname; "秋菊": a first name
+    担当の佐々木さん        担当|の|佐々木|さん        "佐々木": a last name; "さん": an honorific
+    선우재하는             선우재하|는              "선우재하": a surname and a usual given name
 
 All words are tables of the language folders; languages/README.md explains them. Faker adds names and ordinary words.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
+from itertools import pairwise
 
 from eyas.privacy.word_lists import read_by_language, read_entries, read_faker_words, read_names_of
 
 CJK_LANGUAGES = ("zh", "ja", "ko")
 NEUTRAL, FORMS = "han", ("simplified", "traditional")  # scripts of Chinese characters
-LETTER = r"々〆ヵヶぁ-ゖァ-ヺー㐀-䶿一-鿿가-힣"
-HAN, KATAKANA = re.compile(r"[々〆ヵヶ㐀-䶿一-鿿]"), re.compile(r"[ァ-ヺー]")
-_IS_LETTER = re.compile(rf"[{LETTER}]")
+HAN = re.compile(r"[々〆ヵヶ㐀-䶿一-鿿]")
+_LETTER = r"々〆ヵヶぁ-ゖァ-ヺー㐀-䶿一-鿿가-힣"
+_IS_LETTER, _KATAKANA = re.compile(rf"[{_LETTER}]"), re.compile(r"[ァ-ヺー]+")
+_UNIT = re.compile(rf"[{_LETTER}]+|(?:(?![{_LETTER}])[^\W\d_])+")
+_HANGUL = re.compile("[가-힣]*")
+_MAX_KOREAN = 6  # characters of a name
+_TITLED = 3  # an honorific behind a Korean word counts as much as usual characters of a name
 _ORDINARY = (
     "private_relations", "private_contacts", "private_matters", "private_hints", "public_matters", "public_hints",
-    "invented_frames", "words_that_look_like_names", "towns",
+    "invented_frames", "words_that_look_like_names", "towns", "labels_before_names", "introductions_of_names",
+    "honorifics", "copulas", "first_person",
 )  # fmt: skip
-_RULES = {"private_relations": "relation", "labels_before_names": "label", "introductions_of_names": "introduction"}
+_PARTS = {  # tables of characters in given names, and of characters around names
+    "before": "given_characters_before", "after": "given_characters_after", "alone": "given_characters_alone",
+    "foreign": "transliteration_characters", "left": "characters_before_names", "right": "characters_after_names",
+}  # fmt: skip
 
 
 class WordSet:
     """A set of words that finds the longest of them at a position of a text."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        """Indexes the words by their first and by their last character."""
-        self.words = frozenset(words)
-        self._from, self._until = dict[str, list[int]](), dict[str, list[int]]()
-        for index, place in ((self._from, 0), (self._until, -1)):
-            for char, size in sorted({(word[place], len(word)) for word in self.words}, reverse=True):
-                index.setdefault(char, []).append(size)
-        self.starts = re.compile(f"[{re.escape(''.join(sorted(self._from)))}]" if self._from else r"(?!)")
+        """Indexes the words by their first character."""
+        self.words, self._sizes = frozenset(words), dict[str, list[int]]()
+        for char, size in sorted({(word[0], len(word)) for word in self.words}, reverse=True):
+            self._sizes.setdefault(char, []).append(size)
 
     def __contains__(self, word: str) -> bool:
         """Returns True if the set holds the word."""
@@ -39,68 +50,131 @@ class WordSet:
 
     def size_at(self, text: str, start: int) -> int:
         """Returns the length of the longest word that starts at a position; 0 if there is none."""
-        sizes = self._from.get(text[start : start + 1], ())
-        left = len(text) - start
-        return next((size for size in sizes if size <= left and text[start : start + size] in self.words), 0)
-
-    def word_before(self, text: str, end: int) -> str:
-        """Returns the longest word that ends at a position; "" if there is none."""
-        sizes = self._until.get(text[end - 1 : end], ()) if end > 0 else ()
-        return next(
-            (text[end - size : end] for size in sizes if size <= end and text[end - size : end] in self.words), ""
-        )
+        for size in self._sizes.get(text[start : start + 1], ()):
+            found = text[start : start + size]
+            if found in self.words:
+                return len(found)
+        return 0
 
 
 class CjkWords:
-    """The words of one language.
+    """The words of one language, and the units of a text: words, parts of names, single characters.
 
     Attributes:
         surnames: All surnames; those in the table doubtful_surnames or unlikely_surnames are other words as well.
         given: Given names of two characters or more.
         words: Ordinary words of two characters or more.
         known: Names of well-known people.
-        leads: Words before a name. `rules` has the rule that each one stands for.
-        starts: Matches the first character of any name.
     """
 
     def __init__(self, language: str) -> None:
         """Reads the tables of a language."""
         self.language = language
         self.old_forms = {ord(pair[0]): pair[1] for pair in self.read("traditional_characters")}
-        listed = {part: {name.translate(self.old_forms) for name in read_names_of(part, language)}
-                  for part in ("last", "first")}  # fmt: skip
-        self.never = self.characters("characters_not_in_names")
-        self.surnames = WordSet((self.read("surnames") | listed["last"]) - self.never)
-        self.given = WordSet(name for name in self.read("given_names") | listed["first"] if len(name) > 1)
+        last, first = ({name.translate(self.old_forms) for name in read_names_of(part, language)}
+                       for part in ("last", "first"))  # fmt: skip
+        self.never = frozenset("".join(self.read("characters_not_in_names")))
+        self.surnames = WordSet((self.read("surnames") | last) - self.never)
+        self.doubtful = self.read("doubtful_surnames") | self.read("unlikely_surnames")
+        self.given = WordSet(name for name in self.read("given_names") | first if len(name) > 1)
+        self.honorifics, self.particles = WordSet(self.read("honorifics")), self.read("particles_after_names") | {""}
         ordinary = read_faker_words(language).union(*map(self.read, _ORDINARY))
         compound = {name for name in self.surnames.words if len(name) > 1}
         self.words = WordSet(word for word in ordinary - compound if len(word) > 1)
         self.known = WordSet(name for name in self.read("public_people") - self.words.words if len(name) > 1)
-        self.rules = {lead: rule for table, rule in _RULES.items() for lead in self.read(table)}
-        self.leads = WordSet(self.rules)
-        self.starts = WordSet(self.surnames.words | self.given.words | self.known.words).starts
+        self.parts = {part: frozenset("".join(self.read(table))) for part, table in _PARTS.items()}
 
     def read(self, table: str) -> frozenset[str]:
         """Returns the entries of a table; an empty set if the language lacks it."""
         return read_entries(table, self.language)
 
-    def characters(self, table: str) -> frozenset[str]:
-        """Returns the characters in the entries of a table."""
-        return _characters(table, self.language)
+    def split(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yields the start and the end of each unit of a text."""
+        text = normalize_cjk(text, self.language)
+        for match in _UNIT.finditer(text):
+            if not _IS_LETTER.match(match[0]):
+                yield match.span()
+            elif self.language == "ko":
+                yield from self._split_korean(text, *match.span())
+            else:
+                yield from self._split_run(text, *match.span())
 
-    def __getitem__(self, table: str) -> WordSet:
-        """Returns a table as a set of words."""
-        return _word_set(table, self.language)
+    def _split_run(self, text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yields the units of Chinese or Japanese letters. A full name of listed parts counts before a word."""
+        while start < end:
+            last, word = self.surnames.size_at(text, start), self.words.size_at(text, start)
+            given = self.given.size_at(text, start + last) if last else 0
+            given -= given > 1 and self.words.size_at(text, start + last + given - 1) > 1  # "李伟|明天", not "伟明"
+            if given and last + given >= word:
+                yield start, start + last
+                start, size = start + last, given
+            else:
+                kana = _KATAKANA.match(text, start)
+                names = self.known.size_at(text, start), self.given.size_at(text, start), last
+                size = max(word, *names, kana.end() - start if kana else 1)
+            yield start, start + size
+            start += size
 
+    def _split_korean(self, text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yields the units of a Korean word: the part that may be a name, an honorific, and the particles."""
+        word = text[start:end]
+        cuts = (k for k in range(1, min(len(word), _MAX_KOREAN) + 1) if self._is_ending(word[k:]))
+        rank, cut = max(((self._rank(word[:k]) + self._rank_title(word, k), k) for k in cuts), default=(0, 0))
+        first = self.honorifics.size_at(word, 0)
+        if first and word[:first] not in self.surnames and word[first:] in self.particles:
+            cut = 0  # "노을빛나 씨가"
+        elif (
+            not rank or self.words.size_at(word, 0) > cut or (text[end : end + 1] == " " and self._is_titled(text, end))
+        ):
+            cut = len(word)
+        bounds = sorted({0, cut, cut + self.honorifics.size_at(word, cut), len(word)})
+        yield from ((start + a, start + b) for a, b in pairwise(bounds))
 
-@cache
-def _word_set(table: str, language: str) -> WordSet:
-    return WordSet(read_entries(table, language))
+    def _rank_title(self, word: str, k: int) -> int:
+        size = self.honorifics.size_at(word, k)
+        return _TITLED if size > 1 or (size and (k > 1 or word[k] == "씨")) else 0
 
+    def _is_titled(self, text: str, end: int) -> bool:
+        """Returns True if an honorific is the next word: the word before it has no particle."""
+        size = self.honorifics.size_at(text, end + 1)
+        return size > 0 and self._is_ending(_HANGUL.match(text, end + 1 + size)[0])  # type: ignore[index]
 
-@cache
-def _characters(table: str, language: str) -> frozenset[str]:
-    return frozenset("".join(read_entries(table, language)))
+    def _is_ending(self, rest: str) -> bool:
+        """Returns True if what stands behind a Korean name is nothing, or honorifics and particles."""
+        while rest not in self.particles and (size := self.honorifics.size_at(rest, 0)):
+            rest = rest[size:]
+        return rest in self.particles
+
+    def _rank(self, word: str) -> int:
+        """Returns how likely a Korean word is a name: 4 for a listed one to 1; 0 if nothing shows it."""
+        if word in self.words:
+            return 0
+        last = self.surnames.size_at(word, 0)
+        given = word[last:]
+        if word in self.known or word in self.given or (last and given in self.given):
+            return 4
+        if last and len(given) == 2:
+            return (given[0] in self.parts["before"]) + (given[1] in self.parts["after"])
+        return int(last > 0 and not given)
+
+    def group(self, unit: str) -> str:
+        """Returns the class of a unit. That of one Chinese character has three parts, with dots between."""
+        last = "" if unit not in self.surnames else "last_common" if unit in self.doubtful else "last"
+        rank = self._rank(unit) if self.language == "ko" else 0
+        if unit in self.honorifics:
+            return "honorific"
+        if unit in self.known:
+            return "famous"
+        if unit in self.particles:
+            return "particles"
+        if len(unit) > 1 or self.language == "ko":
+            given = "first" if unit in self.given else f"name{rank}" if rank else ""
+            return last or given or ("known" if unit in self.words else "unknown")
+        if not HAN.match(unit) or unit in self.never:
+            return "stop" if unit in self.never else "kana"
+        parts = [part for part, chars in self.parts.items() if unit in chars]
+        inside = "+".join(part for part in parts if part not in ("left", "right"))
+        return f"{last or '-'}.{inside}.{'+'.join(part for part in parts if part in ('left', 'right'))}"
 
 
 @cache
@@ -129,7 +203,7 @@ def _characters_of_forms() -> Mapping[str, frozenset[str]]:
 def find_script(name: str) -> str:
     """Returns the script of a name. Chinese characters are NEUTRAL unless they belong to one of FORMS only."""
     if not all(map(HAN.match, name)):
-        return "hangul" if "가" <= name[0] <= "힣" else "katakana" if KATAKANA.match(name) else "hiragana"
+        return "hangul" if "가" <= name[0] <= "힣" else "katakana" if _KATAKANA.match(name) else "hiragana"
     forms = _characters_of_forms()
     return next((form for form in reversed(FORMS) if not forms[form].isdisjoint(name)), NEUTRAL)
 
@@ -142,8 +216,7 @@ def list_cjk_names(role: str, language: str) -> list[str]:
         language: One of CJK_LANGUAGES.
     """
     words = load_cjk_words(language)
-    unusual = words["doubtful_surnames"].words | words["unlikely_surnames"].words
-    names = words.given.words if role == "first" else words.surnames.words - unusual
+    names = words.given.words if role == "first" else words.surnames.words - words.doubtful
     return sorted({*names, *read_names_of(role, language)})
 
 

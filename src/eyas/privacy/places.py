@@ -1,13 +1,15 @@
 """Finds places that tell something about a person: after "I live in", or listed towns in a text about a person."""
 
-from bisect import bisect_left
-from collections.abc import Iterator
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 
+from eyas.privacy.cjk_words import HAN
 from eyas.privacy.dictionary import is_known
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import PARTICLES, Lexicon, read_words
+from eyas.privacy.word_lists import PARTICLES, UNICASED, Lexicon, read_entries, read_words
 from eyas.privacy.words import NAMED_THINGS, Words, split_words
 
 UNLISTED_SCORE = 0.5  # of a place in no list of towns, after a phrase that announces a place
@@ -20,6 +22,14 @@ _REACH_OF_LIVING, _REACH_OF_STAYS = 4, 2  # words before a preposition
 _VERB_LAST = ("de", "nl")  # languages whose verb follows the place: "nach Kiel gezogen"
 _FEW_CAPITALS = ("es", "fr", "it", "pt", "pl")  # languages without capitals on months, weekdays, languages
 _REACH_OF_FROM = 24  # characters
+_TOWNS = ("towns", "towns_that_are_words")
+_TABLES_OF_TOWNS = (
+    *_TOWNS, "words_of_living", "words_after_public_places", "words_before_public_places",
+)  # fmt: skip
+_REACH_OF_TOWNS = 24  # characters between a town and a word such as "live"
+_REACH_UNSPACED = 3  # the same in languages without spaces between words
+_MIN_TOWN = 2  # characters that stay of a town
+_HANGUL = re.compile("[가-힣]*")
 
 
 def find_places(
@@ -50,6 +60,50 @@ def find_places(
                 yield Span(start, match.end(), "LOCATION", UNLISTED_SCORE)
             elif preposition and _is_unknown(match[0], language):
                 yield Span(start, match.end(), "LOCATION", WEAK_SCORE)
+
+
+def find_listed_towns(words: Words, language: str, is_personal: bool, people: Sequence[Span]) -> Iterator[Span]:
+    """Yields the spans of listed towns in a language without capital letters.
+
+    Args:
+        words: The words of the text, as the tagger splits them.
+        language: The language of the text (ISO 639-1).
+        is_personal: The text is about a person. In another one, a town counts only beside words such as "live".
+        people: The names in the text, which are no towns.
+    """
+    text, done, is_spaced = words.text, 0, language in UNICASED
+    found = list(load_matcher(_TABLES_OF_TOWNS, language).find(words))
+    starting, ending = {(start, table) for start, _, table in found}, {(end, table) for _, end, table in found}
+    living = sorted({end for _, end, table in found if table == "words_of_living"})
+    names = {k for span in people for k in range(span.start, span.end)}
+    homes = tuple(read_entries("words_behind_homes", language))
+    suffixes = tuple(read_entries("endings_of_places", language))
+    for start, end, table in found:
+        is_home = text.startswith(homes, end)  # "松本在住": the town, not the last name
+        is_name = start in names and not is_home
+        if table not in _TOWNS or start < done or is_name or not _is_whole_town(text, start, end, language):
+            continue
+        first, last = (
+            (start - _REACH_OF_TOWNS, end + _REACH_OF_TOWNS) if is_spaced else (start - _REACH_UNSPACED, start)
+        )
+        near = living[bisect_left(living, first) : bisect_right(living, last)]
+        lives = is_home or any("\n" not in text[min(k, end) : max(k, start)] for k in near)
+        is_public = any((at, "words_after_public_places") in starting for at in (end, end + 1))
+        is_public |= any((at, "words_before_public_places") in ending for at in (start, start - 1))
+        if not is_public and (lives or (is_personal and (start, "towns_that_are_words") not in starting)):
+            done = end
+            end -= text[start:end].endswith(suffixes or "\n") and end - start > _MIN_TOWN  # "倉吉市" -> "倉吉"
+            yield Span(start, end, "LOCATION", 0.8 if lives else 0.5)
+
+
+def _is_whole_town(text: str, start: int, end: int, language: str) -> bool:
+    """Returns False for a part of a longer Japanese or Korean word."""
+    if language == "ja":
+        return not (start and HAN.match(text, start - 1))
+    rest = _HANGUL.match(text, end)[0] if language == "ko" else ""  # type: ignore[index]  # matches any text
+    rest = rest[1:] if rest[:1] in read_entries("endings_of_places", language) else rest
+    tables = ("particles_after_places", "particles_after_names", "words_behind_homes")
+    return not rest or any(rest.startswith(tuple(read_entries(table, language))) for table in tables)
 
 
 class _Announcements:

@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"\d+")
 _MIN_NUMBERS = 2  # in a school problem
 _SENTENCE_END = re.compile(r"[.!?؟।]+(?=\s|\Z)|[。！？\n]")
 _PUNCTUATION = " \n　、。，！？：:「」『』“”（）()・"
-_THRESHOLD = 0.4  # probability from which on a name is private
+_THRESHOLD = 0.45  # probability from which on a name is private
 _SURE = 0.6  # probability from which on a private person makes the other persons of the record likelier
 
 

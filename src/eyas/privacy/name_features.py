@@ -1,0 +1,246 @@
+"""The features of the words of a text, from which name_tagger.py decides whether a word belongs to a name."""
+
+import re
+from collections.abc import Collection, Iterator, Set
+from functools import cache, lru_cache
+
+from eyas.privacy.cjk_words import CJK_LANGUAGES, HAN, find_script, is_cjk
+from eyas.privacy.dictionary import is_compound, is_known
+from eyas.privacy.name_shapes import find_inflection
+from eyas.privacy.phrase_matcher import load_matcher
+from eyas.privacy.uncased_words import UNCASED_LANGUAGES, find_uncased_group, round_up, split_uncased
+from eyas.privacy.word_lists import PARTICLES, load_lexicon, read_data_file, read_entries, tables_of_files
+from eyas.privacy.words import NAMED_THINGS, TERMS, Words, ends_as_word, is_quoted_word, is_technical
+
+UNCASED = frozenset(("uncased", "han", "hangul", "katakana", "hiragana"))  # forms
+CUES = read_data_file("data/tagger_cues")
+# A rule of `Span.rule` and the tables of the entries before a name that stand for it; the first that fits counts.
+RULES: dict[str, list[str]] = CUES["rules"]
+MAX_PARTICLES = 4  # before a last name: "Herr von und zu Stein"
+_GAPS = {" ": "space", "\u00a0": "space", ", ": "comma", "-": "hyphen", ". ": "stop", ".": "dot", ": ": "colon"}
+_GAPS |= {"\u3000": "space", "：": "colon", "、": "comma", "，": "comma", "، ": "comma", "": "none"}
+_GAPS |= dict.fromkeys("・·•･＝", "middle")
+_ROW_GAP = re.compile(r"[|\t]|\A[\"']?[,;][\"']?\Z|\A,\d")  # between two cells of a table
+
+
+class NameFeatures:
+    """The features of the words of one text. Arguments `i` are indices of words.
+
+    Attributes:
+        words: The words of the text.
+        is_personal: The text holds other personal data, or words about relatives, friends or shared events.
+    """
+
+    def __init__(self, words: Words, language: str, has_data: bool = False) -> None:
+        """Finds the entries of the language folders in the text.
+
+        Args:
+            words: The words of the text.
+            language: The language of the text (ISO 639-1).
+            has_data: The text holds other personal data, such as an e-mail address.
+        """
+        words = split_uncased(words, language)
+        self.words, self.language, self.lexicon = words, language, load_lexicon()
+        self.nouns = "nouns" if language == "de" else "names"  # that begin with a capital letter
+        self.is_uncased = language in UNCASED_LANGUAGES
+        self.skipped = PARTICLES | read_entries("copulas", language)  # between a phrase and the name
+        self.no_particles = read_entries("words_like_particles", language)
+        self.ending: dict[int, set[str]] = {}  # end of an entry -> its tables
+        self.starting: dict[int, set[str]] = {}  # start of an entry -> its tables
+        for start, end, table in load_matcher(_cue_tables(self.is_uncased), language).find(words):
+            self.ending.setdefault(round_up(end, words) if self.is_uncased else end, set()).add(table)
+            self.starting.setdefault(start, set()).add(table)
+        starts = [*filter(words.starts_sentence, range(len(words)))]
+        self.style = "lower" if 3 * sum(map(words.is_capital, starts)) <= len(starts) else "cased"
+        self.cells = {i for line in _lines(words) if any(_ROW_GAP.search(words.gap(i)) for i in line) for i in line}
+        self.capitals = {words.lowers[i] for i in {*range(len(words))}.difference(starts) if words.is_capital(i)}
+        self.written, self.has_data = set(words.written), has_data
+        self.is_technical = is_technical(words.text)
+        self.is_personal = has_data or any("shared_events" in at or "relations" in at for at in self.ending.values())
+
+    def tables_before(self, i: int) -> Set[str]:
+        """Returns the tables of the entries that end right before word i, or before the particles before it."""
+        lowers, k = self.words.lowers, i - 1
+        while k > max(0, i - MAX_PARTICLES) and lowers[k] in self.skipped and not self.words.is_capital(k):
+            k -= 1
+        tables = self.ending.get(self.words.ends[k], frozenset()) if k >= 0 else frozenset()
+        is_near = k >= i - 1 or self.is_uncased or not tables.isdisjoint(RULES["title"])
+        return tables if is_near else self.ending.get(self.words.ends[i - 1], frozenset())
+
+    def gap(self, i: int) -> str:
+        """Returns the class of the characters after word i."""
+        gap = self.words.gap(i)
+        if gap in _GAPS:
+            return _GAPS[gap]
+        return "line" if "\n" in gap else "number" if any(map(str.isdigit, gap[:6])) else "other" if gap else "none"
+
+    def form(self, i: int) -> str:
+        """Returns the class of the letters of word i."""
+        return _find_form(self.words.written[i])
+
+    def group(self, i: int) -> str:
+        """Returns the class of word i by the lists that hold it."""
+        return _find_group(self.words.lowers[i], self.language)
+
+    def features(self, i: int, follows: bool, lead: Collection[str]) -> Iterator[str]:
+        """Yields the features of word i.
+
+        Args:
+            i: Index of the word.
+            follows: The word before it belongs to a name.
+            lead: The tables of the entries before that name.
+        """
+        family = "" if self.form(i) not in UNCASED else "cjk " if self.language in CJK_LANGUAGES else "unicased "
+        for feature in self._features(i, follows, lead):
+            yield family + feature
+
+    def _features(self, i: int, follows: bool, lead: Collection[str]) -> Iterator[str]:
+        yield "bias"
+        yield from self._own_features(i, follows)
+        yield from self._features_before(i)
+        yield from self._features_after(i)
+        if follows:
+            yield f"follows:{self.gap(i - 1)}:{self.form(i)}:{self.group(i)}"
+            yield f"follows:{self.nouns}:{self.form(i)}:{self.group(i)}"
+            for table in lead:
+                yield f"lead:{table}:{self.form(i)}"
+
+    def _own_features(self, i: int, follows: bool) -> Iterator[str]:
+        words, lower, form, group = self.words, self.words.lowers[i], self.form(i), self.group(i)
+        place = "start" if words.starts_sentence(i) else "inside"
+        yield f"is:{form}:{group}:{place}:{self.nouns}"
+        yield f"form:{form}:{place}"
+        yield f"group:{group}"
+        if words.is_code(i):
+            yield "code"
+        if lower in TERMS and self.is_technical:
+            yield "term"
+        if lower in self.lexicon.last_names:
+            yield f"last:{follows}"
+        if lower in self.lexicon.cities:
+            yield f"city:{follows}"
+        if lower in NAMED_THINGS:
+            yield "thing"
+        if is_quoted_word(words.text, words.starts[i], words.ends[i]):
+            yield "quoted"
+        if words.text.startswith(("'s", "’s"), words.ends[i]):
+            yield "possessive"
+        for table in self.starting.get(words.starts[i], ()):
+            yield f"in:{table}"
+        if form == "lower":
+            yield f"style:{self.style}:{group}:{self.is_personal}"
+        else:
+            yield f"personal:{self.is_personal}:{group}"
+            if place == "start" and lower in self.capitals:
+                yield f"seen capitalized:{group}"
+            if lower in self.written:
+                yield "seen in lower case"
+        if form in UNCASED:
+            yield f"script:{self.language}:{group}:{follows}"
+            for k, piece in enumerate(group.split(".")):
+                yield f"piece:{k}:{piece}:{follows}"
+                yield f"piece:{k}:{piece}:{follows}:{self.gap(i)}:{self.group(i + 1) if i + 1 < len(words) else ''}"
+            yield f"edges:{self.gap(i - 1) if i else 'start'}:{self.gap(i)}"
+            if "public_people" in self.ending.get(words.ends[i], ()):
+                yield f"famous:{follows}"
+            yield f"prefix:{lower[:2]}:{group}"
+            yield f"letters:{len(lower)}:{group}"
+            yield f"ends:{lower[:2]}:{lower[-1]}:{follows}"
+        if group in ("unknown", "last", "known", "ending", "compound"):
+            yield f"suffix:{lower[-3:]}"
+            yield f"suffix:{lower[-2:]}"
+
+    def _features_before(self, i: int) -> Iterator[str]:
+        if i == 0:
+            return
+        words, form, group, gap = self.words, self.form(i), self.group(i), self.gap(i - 1)
+        is_title = not self.tables_before(i).isdisjoint(RULES["title"])
+        yield f"left:{gap}:{self.form(i - 1)}:{'title' if is_title else self.group(i - 1)}"
+        for table in self.tables_before(i):
+            yield f"before:{table}:{gap}:{form}"
+            yield f"before:{table}:{group}"
+        if gap == "space" and self.group(i - 1) == "stop":
+            yield f"word before:{words.lowers[i - 1]}"
+        if i > 1 and self.gap(i - 2) == "space":
+            for table in self.ending.get(words.ends[i - 2], ()):
+                yield f"second before:{table}:{form}"
+
+    def _features_after(self, i: int) -> Iterator[str]:
+        words, form, gap = self.words, self.form(i), self.gap(i)
+        if gap != "space":
+            yield f"gap:{gap}:{form}"
+        if i + 1 >= len(words):
+            yield f"right:end:{form}"
+            return
+        yield f"right:{gap}:{self.form(i + 1)}:{self.group(i + 1)}"
+        following = next((k for k in range(i + 1, min(i + 4, len(words))) if words.lowers[k] not in PARTICLES), i + 1)
+        if following > i + 1 and words.is_capital(following) and self.gap(following - 1) in ("space", "hyphen"):
+            yield f"particle:{form}:{self.group(following)}"
+        if gap in ("space", "comma"):
+            for table in self.starting.get(words.starts[i + 1], ()):
+                yield f"after:{table}:{form}"
+        if gap == "space" and self.group(i + 1) == "stop":
+            yield f"word after:{words.lowers[i + 1]}"
+        if i + 2 < len(words) and self.gap(i + 1) == "space":
+            for table in self.starting.get(words.starts[i + 2], ()):
+                yield f"second after:{table}:{form}"
+
+
+def _lines(words: Words) -> Iterator[range]:
+    """Yields the indices of the words of each line."""
+    first = 0
+    for i in range(len(words)):
+        if "\n" in words.gap(i) or i + 1 == len(words):
+            yield range(first, i + 1)
+            first = i + 1
+
+
+@cache
+def _cue_tables(is_uncased: bool) -> tuple[str, ...]:
+    tables = tables_of_files(*CUES["files"]) - {*CUES["no_cues"]} | {*CUES["labels"]}
+    if is_uncased:
+        tables = tables - {*CUES["no_cues_uncased"]} | {*CUES["cues_uncased"]}
+    return tuple(sorted(tables))
+
+
+def _find_form(word: str) -> str:
+    if word.upper() == word.lower():
+        return "han" if HAN.match(word) else find_script(word) if is_cjk(word) else "uncased"
+    if len(word) == 1:
+        return "initial" if word.isupper() else "letter"
+    if word.isupper():
+        return "upper"
+    return ("capital" if word[1:].islower() else "mixed") if word[0].isupper() else "lower"
+
+
+@lru_cache(maxsize=100_000)
+def _find_group(lower: str, language: str) -> str:
+    lexicon = load_lexicon()
+    if language in UNCASED_LANGUAGES and not lower.isascii():
+        return find_uncased_group(lower, language)
+    if lower in PARTICLES:
+        return "particle"
+    if lower in lexicon.stop:
+        return "stop_name" if lower in lexicon.first_names else "stop"
+    first, apostrophe, last = lower.partition("'")
+    if apostrophe and len(first) < 3 and (last in lexicon.common or is_known(last, language)):
+        return "stop"  # "J'ai", "L'hôtel"
+    if apostrophe and len(last) < 3 and first in lexicon.stop:
+        return "stop"  # "Here's", "don't", "war's"
+    if lower in lexicon.sure_names:
+        return "core_first" if lower in lexicon.core_names else "first"
+    if lower in lexicon.ambiguous:
+        return "ambiguous"
+    if lower in lexicon.last_names:
+        return "last_common" if lower in lexicon.common else "last"
+    if lower in lexicon.common:
+        return "common"
+    for names in ("first", "last"):
+        listed = lexicon.sure_names if names == "first" else lexicon.last_names
+        if find_inflection(lower, listed, language):
+            return f"inflected_{names}"
+    if is_known(lower, language):
+        return "known"
+    if ends_as_word(lower, language == "de"):
+        return "ending"
+    return "compound" if is_compound(lower, language) else "unknown"
