@@ -13,7 +13,6 @@ from eyas.privacy.word_lists import (
     LANGUAGES,
     PACKAGE,
     code_digest,
-    load_cached,
     read_by_language,
     read_data_file,
     read_tables,
@@ -33,42 +32,6 @@ LABEL_TABLES = (
 )
 FOLDERS = PACKAGE / "languages"
 FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.toml"))
-
-
-@pytest.fixture
-def counted(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    calls = []
-
-    def build():
-        calls.append(1)
-        return b"content"
-
-    return calls, build, tmp_path / "eyas"
-
-
-def test_lists_are_built_once(counted):
-    calls, build, _ = counted
-    assert load_cached("privacy-x", "1", build, 3) == load_cached("privacy-x", "1", build, 3) == b"content"
-    assert len(calls) == 1
-
-
-def test_a_damaged_file_is_built_again(counted):
-    calls, build, directory = counted
-    load_cached("privacy-x", "1", build, 3)
-    (path,) = directory.glob("privacy-x-1.bin")
-    path.write_bytes(path.read_bytes()[:-3])
-    assert load_cached("privacy-x", "1", build, 3) == b"content"
-    load_cached("privacy-x", "1", build, 3)
-    assert len(calls) == 2
-
-
-def test_a_directory_that_is_not_writable_costs_only_time(counted, monkeypatch, tmp_path):
-    calls, build, _ = counted
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert load_cached("privacy-x", "1", build, 3) == load_cached("privacy-x", "1", build, 3)
-    assert len(calls) == 2
 
 
 def test_the_digest_of_the_filter_covers_the_code(monkeypatch):

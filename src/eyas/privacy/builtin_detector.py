@@ -10,11 +10,10 @@ from eyas.privacy.addresses import find_addresses, find_postcode_towns
 from eyas.privacy.cards_accounts import find_accounts, find_cards
 from eyas.privacy.case_insensitive import plain_text
 from eyas.privacy.documentation_values import without_documentation
-from eyas.privacy.handles import find_handles
+from eyas.privacy.handles import find_handles, find_user_names
 from eyas.privacy.identifiers import find_identifiers
 from eyas.privacy.labeled_values import find_birth_dates, find_labeled_values
 from eyas.privacy.labels import ValueMatcher
-from eyas.privacy.letters import find_letter_names, find_user_names
 from eyas.privacy.name_tagger import Tagger
 from eyas.privacy.phone_email_ip import find_emails, find_ip_addresses, find_phone_numbers
 from eyas.privacy.places import UNLISTED_SCORE, WEAK_SCORE, find_listed_towns, find_places
@@ -87,7 +86,7 @@ class BuiltinDetector:
 
 
 def find_structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span]:
-    """Yields spans in tables, in fields ("name: Anna"), and in letters and e-mails ("Dear Anna,").
+    """Yields spans in tables and in fields ("name: Anna").
 
     Args:
         text: The text.
@@ -95,11 +94,8 @@ def find_structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span
         language: The language of the text (ISO 639-1).
     """
     matcher = ValueMatcher(lexicon, language)
-    has_lines = "\n" in text
-    if has_lines:
+    if "\n" in text:
         yield from find_table_values(text, matcher)
     if ":" in text or "=" in text or "</" in text:
         yield from find_field_values(text, matcher)
         yield from find_user_names(text, lexicon)
-    if has_lines or ":" in text:
-        yield from find_letter_names(text, matcher)

@@ -220,24 +220,12 @@ def list_cjk_names(role: str, language: str) -> list[str]:
     return sorted({*names, *read_names_of(role, language)})
 
 
-@cache
-def _all_names() -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the surnames and the given names of the three languages. Chinese ones have both forms of a character."""
-    lists = [load_cjk_words(language) for language in CJK_LANGUAGES]
-    old = {plain: chr(other) for other, plain in lists[0].old_forms.items()}
-    surnames, given = set[str](), set[str]()
-    for one in lists:
-        for target, names in ((surnames, one.surnames.words), (given, one.given.words)):
-            target.update(names, ("".join(old.get(char, char) for char in name) for name in names))
-    return frozenset(surnames), frozenset(given)
-
-
 @lru_cache(maxsize=10_000)
 def surname_size(word: str) -> int:
     """Returns the number of characters of the surname at the start of a name; 0 for a given name alone."""
-    surnames, given = _all_names()
-    if word in surnames:
+    lists = [(load_cjk_words(language), normalize_cjk(word, language)) for language in CJK_LANGUAGES]
+    if any(plain in words.surnames for words, plain in lists):
         return len(word)
-    if word in given:
+    if any(plain in words.given for words, plain in lists):
         return 0
-    return next((size for size in range(min(4, len(word) - 1), 0, -1) if word[:size] in surnames), 0)
+    return max(words.surnames.size_at(plain[:-1], 0) for words, plain in lists)

@@ -1,7 +1,6 @@
 """The recipe keys `prompts.privacy.*`: which detectors run, and which kinds of data are dropped or replaced."""
 
 import re
-import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +9,6 @@ from eyas.privacy.span import DROPPED_BY_DEFAULT, REPLACED_BY_DEFAULT, EntityKin
 
 BUILTIN = "builtin"
 DETECTOR = re.compile(r"builtin|model:.+|dlp(:[^/?]+(/[a-z0-9-]+)?(\?template=[\w./-]+)?)?")
-OLD_MODEL = re.compile(r"(gliner|transformers)(?=:.)")  # the spelling of 0.1
 
 
 @dataclass(frozen=True)
@@ -45,13 +43,6 @@ class PrivacyConfig:
         """Checks the values. Raises UsageError for an unknown or repeated detector, or a kind in both lists."""
         if not self.detectors:
             raise UsageError("prompts.privacy.detectors is empty", 'Use ["builtin"]')
-        names = tuple(OLD_MODEL.sub("model", name) for name in self.detectors)
-        if names != self.detectors:
-            print(
-                "eyas: warning: prompts.privacy.detectors: write model:DIR for gliner: and transformers:",
-                file=sys.stderr,
-            )
-            object.__setattr__(self, "detectors", names)
         for name in self.detectors:
             if not DETECTOR.fullmatch(name):
                 problem = f"prompts.privacy.detectors has the unknown detector {name!r}"

@@ -13,9 +13,10 @@ from functools import cache, lru_cache
 from importlib.metadata import version
 from zlib import crc32
 
+from eyas.base.cached_file import load_cached
 from eyas.privacy.case_insensitive import fold_word, strip_accents
 from eyas.privacy.cjk_words import CJK_LANGUAGES
-from eyas.privacy.word_lists import LANGUAGES, UNICASED, load_cached, read_data_file
+from eyas.privacy.word_lists import LANGUAGES, UNICASED, read_data_file
 from eyas.privacy.words import cut_prefixes
 
 _VERSION = 3  # raised when the format of the file changes

@@ -1,18 +1,20 @@
-"""Finds user names in social media beside a person: "My friend Tina (@tinawall7)".
+"""Finds user names in social media beside a person, "My friend Tina (@tinawall7)", and names in "user=anna.schmidt".
 
-labeled_values.py finds those after a label: "IG: tinawall7".
+labeled_values.py finds user names after a label: "IG: tinawall7".
 """
 
 import re
 from collections.abc import Iterator
 
+from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
 from eyas.privacy.value_labels import find_labels
-from eyas.privacy.word_lists import load_lexicon, read_words
+from eyas.privacy.word_lists import Lexicon, load_lexicon, read_words
 
 _MENTION = re.compile(
     r"(?<![A-Za-z0-9_.@/\\+-])@(?P<name>[A-Za-z_](?:[A-Za-z0-9_.]{1,28})[A-Za-z0-9_])(?![A-Za-z0-9_/(:@{<]|\.[A-Za-z0-9])"
 )
+_PATTERNS = load_patterns("handles")
 _BRANDS = frozenset(brand.replace(" ", "") for brand in read_words("brands"))
 _CODE = re.compile(r"```|\bdef \w+\(|\bclass \w+[:({]|\bimport |[{};]\s*\n|</\w+>|\n[ \t]*@\w")
 
@@ -34,3 +36,11 @@ def find_handles(text: str, is_personal: bool) -> Iterator[Span]:
         is_odd = is_personal or not name.isalpha()
         if is_odd and name not in load_lexicon().common and name not in _BRANDS:
             yield Span(*match.span(), "HANDLE", 0.6, "builtin.mention")
+
+
+def find_user_names(text: str, lexicon: Lexicon) -> Iterator[Span]:
+    """Yields the spans of user names that consist of two names: "user=anna.schmidt"."""
+    for match in _PATTERNS.find(text, "user_name"):
+        first, last = match[1].casefold(), match[3].casefold()
+        if first in lexicon.sure_names or (match[2] == "." and lexicon.common.isdisjoint((first, last))):
+            yield Span(match.start(1), match.end(), "PERSON", 0.7, "builtin.field")

@@ -33,6 +33,7 @@ _LABELS_OF_THINGS = frozenset(("THING", "name_words", "words_for_number"))
 _LABELS_OF_PEOPLE = frozenset(("labels_of_names", "labels_of_names_in_fields", "roles", "roles_in_fields"))
 _LABELS = _LABELS_OF_PEOPLE | _LABELS_OF_THINGS | {"PERSONAL"}
 _FIRST_NAMES = ("core_first", "first", "ambiguous")  # groups of words
+_JOINED = (*_FIRST_NAMES, "last", "unknown")  # groups of words behind a name and "&"
 _MAX_INITIAL = 2  # letters of a word before a full stop inside a name
 
 
@@ -60,6 +61,8 @@ class Tagger(NameFeatures):
             limit = min(usual, _THRESHOLDS_INSIDE.get(self.group(i), usual)) if is_inside else usual
             is_name = chance >= limit or (is_capital and follows and self.gap(i - 1) == "hyphen")
             is_name = is_name and not (follows and self._is_noun_behind_name(i))
+            if first >= 0 and is_capital and self.words.gap(i - 1) == " & " and self.group(i) in _JOINED:
+                is_name = True  # "Best, Zorvek & Quendla"
             if first >= 0 and not (follows and (is_name or self._joins(i))):
                 yield self._to_span(first, i - 1, best)
                 first = -1

@@ -10,27 +10,23 @@ import contextlib
 import hashlib
 import importlib
 import json
-import mmap
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from eyas.base.cached_file import load_cached
 from eyas.base.config import load_toml
-from eyas.base.environment import cache_directory, remove_all_but_newest
-from eyas.base.errors import EyasError
-from eyas.base.storage import write_atomic
 from eyas.privacy.case_insensitive import strip_accents
 
 PACKAGE = Path(__file__).parent
 # A folder without words.toml holds labels only: names are not found in its language.
 LANGUAGES = tuple(sorted(path.parent.name for path in PACKAGE.glob("languages/??/words.toml")))
 _MAX_CACHED_FILES = 3  # lexicons
-_DIGEST_BYTES = 32  # at the beginning of a cached file
 _MIN_ACCENTED = 4  # letters of a word that people also write without its accents
 
 # Scripts without spaces between words, or with words that grow at both ends.
@@ -140,30 +136,6 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def load_cached(prefix: str, version_key: str, build: Callable[[], bytes], max_files: int) -> memoryview:
-    """Returns the content of a file in the cache directory, mapped into memory. Builds the file if it is missing.
-
-    The file begins with a digest of its content. A damaged file is built again.
-
-    Args:
-        prefix: The beginning of the file's name, the same for all versions of this content.
-        version_key: The end of the file's name. Requirement: it changes whenever the content changes.
-        build: Computes the content.
-        max_files: The number of files with this prefix that stay in the cache directory; older ones are deleted.
-    """
-    path = cache_directory() / f"{prefix}-{version_key}.bin"
-    with contextlib.suppress(OSError, ValueError):  # missing or damaged: it is built again
-        with path.open("rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        if hashlib.sha256(data[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]:
-            return data[_DIGEST_BYTES:]
-    content = build()
-    with contextlib.suppress(EyasError, OSError):  # the directory is not writable: the next process builds it, too
-        write_atomic(path, hashlib.sha256(content).digest() + content)
-        remove_all_but_newest(path.parent, f"{prefix}-*", max_files)
-    return memoryview(content)
-
-
 PARTICLES = read_words("particles")  # inside a name: "Ana de la Cruz"
 
 
@@ -261,14 +233,17 @@ def person_names(part: str, locale: str) -> tuple[str, ...]:
 
 
 def _read_names_of(part: str, locale: str) -> set[str]:
+    names = _names_in(part, locale)
+    return {name for name in names if locale[:2] not in _SCRIPT_LOCALES or (not name.isascii() and "{" not in name)}
+
+
+def _names_in(part: str, locale: str, gender: str = "") -> Iterator[str]:
+    """Yields Faker's first or last names of a locale. Patronymics ("middle names") count as last names."""
     provider = _provider("person", locale)
-    return {
-        name
-        for attribute in dir(provider)
-        if _is_list_of(part, attribute) and not attribute.endswith("pairs")
-        for name in _read_list(provider, attribute)
-        if locale[:2] not in _SCRIPT_LOCALES or (not name.isascii() and "{" not in name)
-    }
+    for attribute in dir(provider):
+        is_last = part == "last" and "middle" in attribute
+        if (part in attribute or is_last) and gender in attribute and not attribute.endswith("pairs"):
+            yield from _read_list(provider, attribute)
 
 
 def read_names_of(part: str, language: str) -> frozenset[str]:
@@ -312,11 +287,10 @@ def _read_names(locales: Iterable[str], gender: str = "") -> tuple[frozenset[str
     """
     parts: dict[str, set[str]] = {"first": set(), "last": set()}
     for locale in locales:
-        provider, is_russian = _provider("person", locale), locale == "ru_RU"
-        for attribute in dir(provider):
-            for part in (part for part in parts if _is_list_of(part, attribute) and gender in attribute):
-                for name in filter((_CYRILLIC if is_russian else _LATIN).match, _read_list(provider, attribute)):
-                    parts[part].update(word.casefold().replace("’", "'") for word in re.split("[ -]", name))
+        is_russian = locale == "ru_RU"
+        for part in parts:
+            for name in filter((_CYRILLIC if is_russian else _LATIN).match, _names_in(part, locale, gender)):
+                parts[part].update(word.casefold().replace("’", "'") for word in re.split("[ -]", name))
         if is_russian:
             parts["first"] |= _read_russian(
                 *(table for table in _GIVEN_NAMES if gender.strip("_") in _GIVEN_NAMES[table])
@@ -324,11 +298,6 @@ def _read_names(locales: Iterable[str], gender: str = "") -> tuple[frozenset[str
             parts["last"] |= _read_russian("surnames")
     short = {word for words in parts.values() for word in words if len(word) < 2 or "." in word} | PARTICLES
     return frozenset(parts["first"] - short), frozenset(parts["last"] - short)
-
-
-def _is_list_of(part: str, attribute: str) -> bool:
-    """Returns True if a list of Faker holds first or last names. Patronymics ("middle names") count as last names."""
-    return part in attribute or (part == "last" and "middle" in attribute)
 
 
 def _read_russian(*tables: str) -> frozenset[str]:
