@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from itertools import pairwise
 
-from eyas.privacy.word_lists import read_by_language, read_entries, read_faker_words, read_names_of
+from eyas.privacy.word_lists import read_by_language, read_data_file, read_entries, read_faker_words, read_names_of
 
 CJK_LANGUAGES = ("zh", "ja", "ko")
 NEUTRAL, FORMS = "han", ("simplified", "traditional")  # scripts of Chinese characters
@@ -24,15 +24,7 @@ _UNIT = re.compile(rf"[{_LETTER}]+|(?:(?![{_LETTER}])[^\W\d_])+")
 _HANGUL = re.compile("[가-힣]*")
 _MAX_KOREAN = 6  # characters of a name
 _TITLED = 3  # an honorific behind a Korean word counts as much as usual characters of a name
-_ORDINARY = (
-    "private_relations", "private_contacts", "private_matters", "private_hints", "public_matters", "public_hints",
-    "invented_frames", "words_that_look_like_names", "towns", "labels_before_names", "introductions_of_names",
-    "honorifics", "copulas", "first_person",
-)  # fmt: skip
-_PARTS = {  # tables of characters in given names, and of characters around names
-    "before": "given_characters_before", "after": "given_characters_after", "alone": "given_characters_alone",
-    "foreign": "transliteration_characters", "left": "characters_before_names", "right": "characters_after_names",
-}  # fmt: skip
+_TABLES = read_data_file("data/cjk_tables")
 
 
 class WordSet:
@@ -78,11 +70,11 @@ class CjkWords:
         self.doubtful = self.read("doubtful_surnames") | self.read("unlikely_surnames")
         self.given = WordSet(name for name in self.read("given_names") | first if len(name) > 1)
         self.honorifics, self.particles = WordSet(self.read("honorifics")), self.read("particles_after_names") | {""}
-        ordinary = read_faker_words(language).union(*map(self.read, _ORDINARY))
+        ordinary = read_faker_words(language).union(*map(self.read, _TABLES["ordinary_words"]))
         compound = {name for name in self.surnames.words if len(name) > 1}
         self.words = WordSet(word for word in ordinary - compound if len(word) > 1)
         self.known = WordSet(name for name in self.read("public_people") - self.words.words if len(name) > 1)
-        self.parts = {part: frozenset("".join(self.read(table))) for part, table in _PARTS.items()}
+        self.parts = {part: frozenset("".join(self.read(table))) for part, table in _TABLES["characters"].items()}
 
     def read(self, table: str) -> frozenset[str]:
         """Returns the entries of a table; an empty set if the language lacks it."""

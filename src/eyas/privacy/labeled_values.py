@@ -127,11 +127,8 @@ def find_labeled_values(text: str, language: str) -> Iterator[Span]:
         signs = "".join(filter(str.isalnum, value))
         if is_date or not rule.signs.fullmatch(signs) or UNITS.match(text, match.end()):
             continue
-        if (
-            label.kind == "BORN"
-            and not _PATTERNS["numeric_date"].match(value)
-            and not _is_private_birth(text, match, language)
-        ):
+        is_private = label.kind != "BORN" or _PATTERNS["numeric_date"].match(value)
+        if not (is_private or _is_private_birth(text, match, language)):
             continue  # "Marie Curie was born on 7 November 1867"
         start, end = match.span("value")
         while found and found[-1][1] > start:  # the nearer label counts

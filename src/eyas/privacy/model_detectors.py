@@ -157,9 +157,8 @@ class GlinerDetector(_ModelDetector):
         try:
             from gliner import GLiNER  # pyright: ignore[reportMissingImports]
         except ImportError:
-            raise UsageError(
-                f"The GLiNER model in {path} needs the package gliner", "Run: pip install gliner"
-            ) from None
+            problem = f"The GLiNER model in {path} needs the package gliner"
+            raise UsageError(problem, "Run: pip install gliner") from None
         try:
             self._model: Any = GLiNER.from_pretrained(str(path), local_files_only=True)
         except (OSError, ValueError) as error:

@@ -83,9 +83,8 @@ def find_listed_towns(words: Words, language: str, is_personal: bool, people: Se
         is_name = start in names and not is_home
         if table not in _TOWNS or start < done or is_name or not _is_whole_town(text, start, end, language):
             continue
-        first, last = (
-            (start - _REACH_OF_TOWNS, end + _REACH_OF_TOWNS) if is_spaced else (start - _REACH_UNSPACED, start)
-        )
+        first = start - (_REACH_OF_TOWNS if is_spaced else _REACH_UNSPACED)
+        last = end + _REACH_OF_TOWNS if is_spaced else start
         near = living[bisect_left(living, first) : bisect_right(living, last)]
         lives = is_home or any("\n" not in text[min(k, end) : max(k, start)] for k in near)
         is_public = any((at, "words_after_public_places") in starting for at in (end, end + 1))

@@ -29,15 +29,12 @@ _LOCALES: dict[str, str] = read_data_file("data/faker_locales")["names"]
 _OTHER_SCRIPTS = (*UNICASED, *CJK_LANGUAGES, "ru")
 _LAST_LATIN = "\u024f"
 _INITIALS = tuple("ABCDEFGHJKLMNPRSTVW")
-_DOMAINS = ("example.com", "example.org", "example.net")  # reserved by RFC 2606
-_NETWORKS = ("192.0.2.", "198.51.100.", "203.0.113.")  # for documentation, RFC 5737; IPv6 by RFC 3849
+_DATA = read_data_file("data/surrogates")
+_DOMAINS, _NETWORKS, _STREETS = _DATA["domains"], _DATA["networks"], _DATA["streets"]
 _ALPHABETS = ("abcdefghijklmnopqrstuvwxyz",)
-_LETTERS = {"DEVICE_ID": ("abcdef", *_ALPHABETS), "VEHICLE": ("abcdefghjklmnprstuvwxyz", "авекмнорстух")}
-# Kind -> digits of a number -> the numbers from which its surrogate is picked.
-_WIDTHS = {"COORDINATES": {1: (1, 9), 2: (10, 59), 3: (100, 179)}, "BIRTH_DATE": {1: (1, 9), 2: (1, 12)}}
+_LETTERS, _WIDTHS = _DATA["letters"], _DATA["numbers"]
 _MAX_DAY, _YEARS = 31, 3  # a year of birth changes by three years at most
 _PART = re.compile(rf"عبد[ \u00a0]{WORD}|{WORD}")  # "عبد الله" is one name
-_STREETS: dict[str, str] = read_data_file("data/surrogates")["streets"]
 KEY_VARIABLE = "EYAS_PRIVACY_KEY"
 MIN_KEY_BYTES = 16
 _MAX_ATTEMPTS = 100  # picks until a surrogate is taken that the record does not hold
@@ -174,7 +171,7 @@ class Surrogates:
         """Returns another number for a group of digits in a date or in coordinates. Their parts stay possible."""
         old = int(group[0])
         place, width = f"{kind}.{group.start()}", len(group[0])
-        low, high = _WIDTHS[kind].get(width, (0, 10**width - 1))
+        low, high = _WIDTHS[kind].get(str(width), (0, 10**width - 1))
         if kind == "BIRTH_DATE" and (width == 4 or old > _MAX_DAY):
             low, high = old - _YEARS, old + _YEARS
         elif kind == "COORDINATES" and text[: group.start()].endswith("."):

@@ -143,7 +143,8 @@ def _load() -> _Dictionary:
     for table, kind in _TABLES.items():
         for language, entries in read_by_language(table, unaccented=True).items():
             words = numbers.get(language, frozenset()) | numbers["en"]
-            for form in (form for entry in entries for form in _expand(entry, words)):
+            # "#" stands for each of these words.
+            for form in {entry.replace("#", word) for entry in entries for word in words}:
                 key = _squeeze(form)
                 if form.endswith("*"):
                     stems.setdefault(key[:_STEM_KEY], []).append((key, kind))
@@ -157,11 +158,6 @@ def _load() -> _Dictionary:
         group.sort(key=lambda stem: -len(stem[0]))
     joined = WordSet({*unspaced, *(form.replace(" ", "") for form in unspaced)})
     return _Dictionary(whole, stems, frozenset(begins), joined)
-
-
-def _expand(entry: str, numbers: frozenset[str]) -> list[str]:
-    """Returns the forms of a label: one for each word in place of "#"."""
-    return [entry.replace("#", number) for number in numbers] if "#" in entry else [entry]
 
 
 def _squeeze(label: str) -> str:
