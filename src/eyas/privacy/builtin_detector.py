@@ -21,6 +21,7 @@ from eyas.privacy.secrets import find_secrets
 from eyas.privacy.span import Span, merge_spans
 from eyas.privacy.structured_text import find_field_values, find_table_values
 from eyas.privacy.uncased_words import UNCASED_LANGUAGES
+from eyas.privacy.value_labels import find_labels
 from eyas.privacy.word_lists import LANGUAGES, Lexicon, load_lexicon
 from eyas.privacy.words import split_words
 
@@ -54,7 +55,8 @@ class BuiltinDetector:
         structured = list(without_documentation(text, find_structured(text, self._lexicon, language)))
         labeled = list(without_documentation(text, find_labeled_values(plain, language)))
         tagger = Tagger(split_words(text), language, has_data=bool(contacts or structured or labeled))
-        people = list(tagger.run())
+        labels = {(label.start, label.end) for label in find_labels(plain)}  # "Kundennummer 4711"
+        people = [span for span in tagger.run() if (span.start, span.end) not in labels]
         is_personal = bool(contacts or structured or labeled or people) or tagger.is_personal
         numbers = list(without_documentation(text, self._find_numbers(plain, language, is_personal)))
         yield from (*structured, *contacts, *labeled, *numbers, *find_birth_dates(plain, people, language))

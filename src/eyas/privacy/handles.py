@@ -27,14 +27,12 @@ def find_handles(text: str, is_personal: bool) -> Iterator[Span]:
         is_personal: The text is about a person. In other texts, a name of letters only stays, and there must be a word
             such as "Instagram".
     """
-    if "@" not in text or _CODE.search(text):
-        return
-    if not is_personal and not any(label.kind == "HANDLE" for label in find_labels(text)):
+    is_about_handles = is_personal or any(label.kind == "HANDLE" for label in find_labels(text))
+    if "@" not in text or not is_about_handles or _CODE.search(text):
         return
     for match in _MENTION.finditer(text):
         name = match["name"].casefold()
-        is_odd = is_personal or not name.isalpha()
-        if is_odd and name not in load_lexicon().common and name not in _BRANDS:
+        if (is_personal or not name.isalpha()) and name not in load_lexicon().common and name not in _BRANDS:
             yield Span(*match.span(), "HANDLE", 0.6, "builtin.mention")
 
 

@@ -59,8 +59,8 @@ class Tagger(NameFeatures):
             usual = THRESHOLD if is_usual else _THRESHOLD_BESIDE_DATA
             is_inside = is_capital and not self.words.starts_sentence(i)
             limit = min(usual, _THRESHOLDS_INSIDE.get(self.group(i), usual)) if is_inside else usual
-            is_name = chance >= limit or (is_capital and follows and self.gap(i - 1) == "hyphen")
-            is_name = is_name and not (follows and self._is_noun_behind_name(i))
+            is_part = follows and (self.group(i - 1) == "kin" or (is_capital and self.gap(i - 1) == "hyphen"))
+            is_name = (chance >= limit or is_part) and not (follows and self._is_noun_behind_name(i))
             if first >= 0 and is_capital and self.words.gap(i - 1) == " & " and self.group(i) in _JOINED:
                 is_name = True  # "Best, Zorvek & Quendla"
             if first >= 0 and not (follows and (is_name or self._joins(i))):
@@ -139,7 +139,7 @@ class Tagger(NameFeatures):
             return False
         is_led = not _LOWER_CUES.isdisjoint(self.tables_before(i))
         if (group := self.group(i)) in ("last", "unknown", "compound"):
-            is_likely = self.is_personal and (is_led or self.style == "lower")
+            is_likely = self.is_personal and (is_led or (self.style == "lower" and not is_known(lower, self.language)))
             return is_likely or not _SURE_CUES.isdisjoint(self.tables_before(i))
         return is_led and group == "ambiguous"
 
