@@ -31,10 +31,10 @@ class WordSet:
     """A set of words that finds the longest of them at a position of a text."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        """Indexes the words by their first character."""
+        """Indexes the words by their first two characters."""
         self.words, self._sizes = frozenset(words), dict[str, list[int]]()
-        for char, size in sorted({(word[0], len(word)) for word in self.words}, reverse=True):
-            self._sizes.setdefault(char, []).append(size)
+        for start, size in sorted({(word[:2], len(word)) for word in self.words if len(word) > 1}, reverse=True):
+            self._sizes.setdefault(start, []).append(size)
 
     def __contains__(self, word: str) -> bool:
         """Returns True if the set holds the word."""
@@ -42,11 +42,11 @@ class WordSet:
 
     def size_at(self, text: str, start: int) -> int:
         """Returns the length of the longest word that starts at a position; 0 if there is none."""
-        for size in self._sizes.get(text[start : start + 1], ()):
+        for size in self._sizes.get(text[start : start + 2], ()):
             found = text[start : start + size]
             if found in self.words:
                 return len(found)
-        return 0
+        return int(text[start : start + 1] in self.words)
 
 
 class CjkWords:

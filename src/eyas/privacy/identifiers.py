@@ -26,7 +26,7 @@ _NEAR = 60  # characters around a weak form in which a context word in a script 
 # How the forms of each group begin: strong ones, weak ones, those with letters of other scripts.
 _STARTS = {
     "strong": r"\b(?=[A-Za-z]{0,8}[ /-]?\d|[0-9A-Fa-f]{2}[:-][0-9A-Fa-f]{2}[:-]|[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}\.)",
-    "weak": "",
+    "weak": r"(?<!\w)(?=(?:[A-Z]{0,9}[ -]?[A-Z]{0,3}[ -]?|\* ?)\d|[0-9A-Fa-f]{4}\.)",
     "scripts": "",
 }
 _SCRIPT = re.compile(r"[\u0400-\u04ff\u0600-\u06ff\u0900-\u097f\u3005-\u9fff\uac00-\ud7af]")
@@ -63,13 +63,14 @@ def find_identifiers(text: str, language: str, is_personal: bool) -> Iterator[Sp
     for group in _STARTS:
         if group == "scripts" and (text.isascii() or not _SCRIPT.search(text)):
             continue
-        first = forms[group][0].search(text) if group != "weak" else None
-        for form in forms[group][1] if first or group == "weak" else ():
+        if not (first := forms[group][0].search(text)):
+            continue
+        for form in forms[group][1]:
             if form.context and not any(word in lower for word in form.context):
                 continue  # most texts hold no word of a weak form
-            for match in form.pattern.finditer(text, max(0, first.start() - 1) if first else 0):
-                if form.is_personal and not (is_personal or is_about_private_life(text, language)):
-                    break
+            if form.is_personal and not (is_personal or is_about_private_life(text, language)):
+                continue
+            for match in form.pattern.finditer(text, max(0, first.start() - 1)):
                 if (form.check is None or form.check(match[0])) and _has_context(lower, match, form):
                     yield Span(*match.span(), form.kind, 0.65 if form.context else 1.0, "builtin.identifier")
 

@@ -8,7 +8,7 @@ nearest label before it whose shape it has. So "account holder's phone 0171 555 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from eyas.privacy.patterns import fill_parts, load_patterns, read_parts
@@ -18,7 +18,7 @@ from eyas.privacy.value_labels import find_labels, is_label
 from eyas.privacy.words import split_words
 
 _FILE = "labeled_values"
-_PATTERNS = load_patterns(_FILE).exact
+_DATES, _PATTERNS = load_patterns(_FILE).tested, load_patterns(_FILE).exact
 UNITS = _PATTERNS["units"]
 """Matches behind a number that is an amount."""
 _DATE_LABELS = ("BIRTH_DATE", "BORN", "PIN", "PIN_WORD")  # whose values look like dates
@@ -55,6 +55,7 @@ def is_direct(text: str, start: int, end: int) -> bool:
     return _PATTERNS["between"].fullmatch(text, start, end) is not None
 
 
+@lru_cache(maxsize=4)
 def is_about_private_life(text: str, language: str) -> bool:
     """Returns True if a text has more words of private life ("my", "patient", "rent") than of public life.
 
@@ -70,14 +71,21 @@ def is_about_private_life(text: str, language: str) -> bool:
 
 def _is_private_birth(text: str, match: re.Match[str], language: str) -> bool:
     """Returns True if a medical condition stands beside a date of birth, or if the text is about private life."""
-    near = text[max(0, match.start() - _NEAR) : match.end() + _NEAR]
+    is_near = any(
+        start < match.end() + _NEAR and end > match.start() - _NEAR for start, end in _conditions(text, language)
+    )
     others = text[: max(0, match.start() - len("born"))] + text[match.end() :]  # "born on" is a word of private life
-    return _PATTERNS["condition"].search(near) is not None or is_about_private_life(others, language)
+    return is_near or is_about_private_life(others, language)
+
+
+def _conditions(text: str, language: str) -> set[tuple[int, int]]:
+    """Returns the positions of medical conditions in a text."""
+    return {(start, end) for start, end, _ in load_matcher(("conditions",), language).find(split_words(text))}
 
 
 def _is_medical(text: str, language: str) -> bool:
     """Returns True if a text names two medical conditions, or one in a text about private life."""
-    conditions = {match[0].casefold() for match in _PATTERNS["condition"].finditer(text)}
+    conditions = {text[start:end].casefold() for start, end in _conditions(text, language)}
     return len(conditions) > 1 or (len(conditions) == 1 and is_about_private_life(text, language))
 
 
@@ -99,7 +107,7 @@ def find_values_below(heading: str, cells: Iterable[tuple[int, str]], language: 
 def find_birth_dates(text: str, people: Iterable[Span], language: str) -> Iterator[Span]:
     """Yields the spans of dates right behind a name, in a text about a birth or about private life."""
     ends = {span.end for span in people}
-    for match in _PATTERNS["date_behind_name"].finditer(text):
+    for match in _DATES["date_behind_name"].finditer(text):
         is_birth = any(label.kind in ("BIRTH_DATE", "BORN") for label in find_labels(text))
         if match.start() in ends and (is_birth or is_about_private_life(text, language)):
             yield Span(*match.span("value"), "BIRTH_DATE", 0.6, "builtin.label")
@@ -134,10 +142,10 @@ def find_labeled_values(text: str, language: str) -> Iterator[Span]:
         while found and found[-1][1] > start:  # the nearer label counts
             found.pop()
         found.append((start, end, rule.kind))
-    for match in _PATTERNS["date_before_birth"].finditer(text):
+    for match in _DATES["date_before_birth"].finditer(text):
         if _is_private_birth(text, match, language):
             found.append((*match.span("value"), "BIRTH_DATE"))
-    dates = list(_PATTERNS["old_date"].finditer(text))
+    dates = list(_DATES["old_date"].finditer(text))
     if dates and _is_medical(text, language):
         found.extend((*match.span("value"), "BIRTH_DATE") for match in dates)
     for start, end, kind in found:

@@ -20,6 +20,7 @@ MAX_PARTICLES = 4  # before a last name: "Herr von und zu Stein"
 _GAPS = {" ": "space", "\u00a0": "space", ", ": "comma", "-": "hyphen", ". ": "stop", ".": "dot", ": ": "colon"}
 _GAPS |= {"\u3000": "space", "：": "colon", "、": "comma", "，": "comma", "، ": "comma", "": "none"}
 _GAPS |= dict.fromkeys("・·•･＝", "middle")
+_HAS_ROWS = re.compile(r"[|\t]|[,;][\"']?(?:\w|\Z)")  # a faster test for _ROW_GAP
 _ROW_GAP = re.compile(r"[|\t]|\A[\"']?[,;][\"']?\Z|\A,\d")  # between two cells of a table
 
 
@@ -28,6 +29,10 @@ class NameFeatures:
 
     Attributes:
         words: The words of the text.
+        gaps: The class of the characters after each word.
+        forms: The class of the letters of each word.
+        groups: The class of each word by the lists that hold it.
+        at_start: For each word, whether it starts a sentence.
         is_personal: The text holds other personal data, or words about relatives, friends or shared events.
     """
 
@@ -50,12 +55,16 @@ class NameFeatures:
         for start, end, table in load_matcher(_cue_tables(self.is_uncased), language).find(words):
             self.ending.setdefault(round_up(end, words) if self.is_uncased else end, set()).add(table)
             self.starting.setdefault(start, set()).add(table)
-        starts = [*filter(words.starts_sentence, range(len(words)))]
+        self.gaps = tuple(map(_find_gap, map(words.gap, range(len(words)))))
+        self.forms = tuple(map(_find_form, words.written))
+        self.groups = tuple(_find_group(lower, language) for lower in words.lowers)
+        self.at_start = tuple(map(words.starts_sentence, range(len(words))))
+        starts = [i for i, is_start in enumerate(self.at_start) if is_start]
         self.style = "lower" if 3 * sum(map(words.is_capital, starts)) <= len(starts) else "cased"
-        self.cells = {i for line in _lines(words) if any(_ROW_GAP.search(words.gap(i)) for i in line) for i in line}
-        self.capitals = {words.lowers[i] for i in {*range(len(words))}.difference(starts) if words.is_capital(i)}
+        lines = _lines(words) if _HAS_ROWS.search(words.text) else ()
+        self.cells = {i for line in lines if any(_ROW_GAP.search(words.gap(i)) for i in line) for i in line}
+        self.capitals = {words.lowers[i] for i in range(len(words)) if words.is_capital(i) and not self.at_start[i]}
         self.written, self.has_data = set(words.written), has_data
-        self.is_technical = is_technical(words.text)
         self.is_personal = has_data or any("shared_events" in at or "relations" in at for at in self.ending.values())
 
     def tables_before(self, i: int) -> Set[str]:
@@ -67,53 +76,31 @@ class NameFeatures:
         is_near = k >= i - 1 or self.is_uncased or not tables.isdisjoint(RULES["title"])
         return tables if is_near else self.ending.get(self.words.ends[i - 1], frozenset())
 
-    def gap(self, i: int) -> str:
-        """Returns the class of the characters after word i."""
-        gap = self.words.gap(i)
-        if gap in _GAPS:
-            return _GAPS[gap]
-        return "line" if "\n" in gap else "number" if any(map(str.isdigit, gap[:6])) else "other" if gap else "none"
-
-    def form(self, i: int) -> str:
-        """Returns the class of the letters of word i."""
-        return _find_form(self.words.written[i])
-
-    def group(self, i: int) -> str:
-        """Returns the class of word i by the lists that hold it."""
-        return _find_group(self.words.lowers[i], self.language)
-
-    def features(self, i: int, follows: bool, lead: Collection[str]) -> Iterator[str]:
-        """Yields the features of word i.
+    def features(self, i: int, follows: bool, lead: Collection[str]) -> list[str]:
+        """Returns the features of word i.
 
         Args:
             i: Index of the word.
             follows: The word before it belongs to a name.
             lead: The tables of the entries before that name.
         """
-        family = "" if self.form(i) not in UNCASED else "cjk " if self.language in CJK_LANGUAGES else "unicased "
-        for feature in self._features(i, follows, lead):
-            yield family + feature
-
-    def _features(self, i: int, follows: bool, lead: Collection[str]) -> Iterator[str]:
-        yield "bias"
-        yield from self._own_features(i, follows)
-        yield from self._features_before(i)
-        yield from self._features_after(i)
+        family = "" if self.forms[i] not in UNCASED else "cjk " if self.language in CJK_LANGUAGES else "unicased "
+        found = ["bias", *self._own_features(i, follows), *self._features_before(i), *self._features_after(i)]
         if follows:
-            yield f"follows:{self.gap(i - 1)}:{self.form(i)}:{self.group(i)}"
-            yield f"follows:{self.nouns}:{self.form(i)}:{self.group(i)}"
-            for table in lead:
-                yield f"lead:{table}:{self.form(i)}"
+            found.append(f"follows:{self.gaps[i - 1]}:{self.forms[i]}:{self.groups[i]}")
+            found.append(f"follows:{self.nouns}:{self.forms[i]}:{self.groups[i]}")
+            found += [f"lead:{table}:{self.forms[i]}" for table in lead]
+        return [family + feature for feature in found] if family else found
 
     def _own_features(self, i: int, follows: bool) -> Iterator[str]:
-        words, lower, form, group = self.words, self.words.lowers[i], self.form(i), self.group(i)
-        place = "start" if words.starts_sentence(i) else "inside"
+        words, lower, form, group = self.words, self.words.lowers[i], self.forms[i], self.groups[i]
+        place = "start" if self.at_start[i] else "inside"
         yield f"is:{form}:{group}:{place}:{self.nouns}"
         yield f"form:{form}:{place}"
         yield f"group:{group}"
         if words.is_code(i):
             yield "code"
-        if lower in TERMS and self.is_technical:
+        if lower in TERMS and is_technical(words.text):
             yield "term"
         if lower in self.lexicon.last_names:
             yield f"last:{follows}"
@@ -139,8 +126,8 @@ class NameFeatures:
             yield f"script:{self.language}:{group}:{follows}"
             for k, piece in enumerate(group.split(".")):
                 yield f"piece:{k}:{piece}:{follows}"
-                yield f"piece:{k}:{piece}:{follows}:{self.gap(i)}:{self.group(i + 1) if i + 1 < len(words) else ''}"
-            yield f"edges:{self.gap(i - 1) if i else 'start'}:{self.gap(i)}"
+                yield f"piece:{k}:{piece}:{follows}:{self.gaps[i]}:{self.groups[i + 1] if i + 1 < len(words) else ''}"
+            yield f"edges:{self.gaps[i - 1] if i else 'start'}:{self.gaps[i]}"
             if "public_people" in self.ending.get(words.ends[i], ()):
                 yield f"famous:{follows}"
             yield f"prefix:{lower[:2]}:{group}"
@@ -153,35 +140,35 @@ class NameFeatures:
     def _features_before(self, i: int) -> Iterator[str]:
         if i == 0:
             return
-        words, form, group, gap = self.words, self.form(i), self.group(i), self.gap(i - 1)
+        words, form, group, gap = self.words, self.forms[i], self.groups[i], self.gaps[i - 1]
         is_title = not self.tables_before(i).isdisjoint(RULES["title"])
-        yield f"left:{gap}:{self.form(i - 1)}:{'title' if is_title else self.group(i - 1)}"
+        yield f"left:{gap}:{self.forms[i - 1]}:{'title' if is_title else self.groups[i - 1]}"
         for table in self.tables_before(i):
             yield f"before:{table}:{gap}:{form}"
             yield f"before:{table}:{group}"
-        if gap == "space" and self.group(i - 1) == "stop":
+        if gap == "space" and self.groups[i - 1] == "stop":
             yield f"word before:{words.lowers[i - 1]}"
-        if i > 1 and self.gap(i - 2) == "space":
+        if i > 1 and self.gaps[i - 2] == "space":
             for table in self.ending.get(words.ends[i - 2], ()):
                 yield f"second before:{table}:{form}"
 
     def _features_after(self, i: int) -> Iterator[str]:
-        words, form, gap = self.words, self.form(i), self.gap(i)
+        words, form, gap = self.words, self.forms[i], self.gaps[i]
         if gap != "space":
             yield f"gap:{gap}:{form}"
         if i + 1 >= len(words):
             yield f"right:end:{form}"
             return
-        yield f"right:{gap}:{self.form(i + 1)}:{self.group(i + 1)}"
+        yield f"right:{gap}:{self.forms[i + 1]}:{self.groups[i + 1]}"
         following = next((k for k in range(i + 1, min(i + 4, len(words))) if words.lowers[k] not in PARTICLES), i + 1)
-        if following > i + 1 and words.is_capital(following) and self.gap(following - 1) in ("space", "hyphen"):
-            yield f"particle:{form}:{self.group(following)}"
+        if following > i + 1 and words.is_capital(following) and self.gaps[following - 1] in ("space", "hyphen"):
+            yield f"particle:{form}:{self.groups[following]}"
         if gap in ("space", "comma"):
             for table in self.starting.get(words.starts[i + 1], ()):
                 yield f"after:{table}:{form}"
-        if gap == "space" and self.group(i + 1) == "stop":
+        if gap == "space" and self.groups[i + 1] == "stop":
             yield f"word after:{words.lowers[i + 1]}"
-        if i + 2 < len(words) and self.gap(i + 1) == "space":
+        if i + 2 < len(words) and self.gaps[i + 1] == "space":
             for table in self.starting.get(words.starts[i + 2], ()):
                 yield f"second after:{table}:{form}"
 
@@ -203,6 +190,14 @@ def _cue_tables(is_uncased: bool) -> tuple[str, ...]:
     return tuple(sorted(tables))
 
 
+@lru_cache(maxsize=10_000)
+def _find_gap(gap: str) -> str:
+    if gap in _GAPS:
+        return _GAPS[gap]
+    return "line" if "\n" in gap else "number" if any(map(str.isdigit, gap[:6])) else "other" if gap else "none"
+
+
+@lru_cache(maxsize=100_000)
 def _find_form(word: str) -> str:
     if word.upper() == word.lower():
         return "han" if HAN.match(word) else find_script(word) if is_cjk(word) else "uncased"

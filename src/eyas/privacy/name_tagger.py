@@ -11,7 +11,7 @@ in data/tagger_weights.toml; benchmarks/fit_name_tagger.py fits them to texts wi
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 from eyas.privacy.dictionary import is_known, is_misspelling
@@ -34,6 +34,8 @@ _LABELS_OF_PEOPLE = frozenset(("labels_of_names", "labels_of_names_in_fields", "
 _LABELS = _LABELS_OF_PEOPLE | _LABELS_OF_THINGS | {"PERSONAL"}
 _FIRST_NAMES = ("core_first", "first", "ambiguous")  # groups of words
 _JOINED = (*_FIRST_NAMES, "last", "unknown")  # groups of words behind a name and "&"
+_GROUPS_IN_LOWER = frozenset((*_JOINED, "particle", "compound"))  # of words in lower case that may begin a name
+_NO_NAMES = frozenset(("known", "stop", "honorific", "particles"))  # groups of words in scripts without capitals
 _MAX_INITIAL = 2  # letters of a word before a full stop inside a name
 
 
@@ -49,19 +51,21 @@ class Tagger(NameFeatures):
         weights = read_weights() if weights is None else weights
         first, best, lead = -1, 0.0, frozenset[str]()  # of the name that reaches to the word before word i
         for i in range(len(self.words)):
+            if first < 0 and not self._may_begin_name(i):
+                continue
             follows = first >= 0 and i - first < _MAX_WORDS and self.may_follow(i)
-            if i - 1 == first and self.gap(first) == "comma" and "headers" in lead:
+            if i - 1 == first and self.gaps[first] == "comma" and "headers" in lead:
                 follows = True  # "From: Fifita, Tevita"
             chance, is_capital = 0.0, self.words.is_capital(i)
             if self.may_be_name(i, follows):
                 chance = _probability(self.features(i, follows, lead), weights)
-            is_usual = self.gap(i) == "number" or not (is_capital and self.has_data)
+            is_usual = self.gaps[i] == "number" or not (is_capital and self.has_data)
             usual = THRESHOLD if is_usual else _THRESHOLD_BESIDE_DATA
-            is_inside = is_capital and not self.words.starts_sentence(i)
-            limit = min(usual, _THRESHOLDS_INSIDE.get(self.group(i), usual)) if is_inside else usual
-            is_part = follows and (self.group(i - 1) == "kin" or (is_capital and self.gap(i - 1) == "hyphen"))
+            is_inside = is_capital and not self.at_start[i]
+            limit = min(usual, _THRESHOLDS_INSIDE.get(self.groups[i], usual)) if is_inside else usual
+            is_part = follows and (self.groups[i - 1] == "kin" or (is_capital and self.gaps[i - 1] == "hyphen"))
             is_name = (chance >= limit or is_part) and not (follows and self._is_noun_behind_name(i))
-            if first >= 0 and is_capital and self.words.gap(i - 1) == " & " and self.group(i) in _JOINED:
+            if first >= 0 and is_capital and self.words.gap(i - 1) == " & " and self.groups[i] in _JOINED:
                 is_name = True  # "Best, Zorvek & Quendla"
             if first >= 0 and not (follows and (is_name or self._joins(i))):
                 yield self._to_span(first, i - 1, best)
@@ -75,14 +79,14 @@ class Tagger(NameFeatures):
 
     def _is_noun_behind_name(self, i: int) -> bool:
         """Returns True if word i is an object of a German sentence: "Brot" in "Gestern hat Anna Meier Brot gekauft"."""
-        if self.nouns != "nouns" or self.group(i) != "known" or self.gap(i - 1) != "space":
+        if self.nouns != "nouns" or self.groups[i] != "known" or self.gaps[i - 1] != "space":
             return False
-        return self.group(i - 1) not in (*_FIRST_NAMES, "particle")
+        return self.groups[i - 1] not in (*_FIRST_NAMES, "particle")
 
     def _joins(self, i: int) -> bool:
         """Returns True if word i is a particle between two words of a name: "Ana de la Cruz"."""
         lowers = self.words.lowers
-        if lowers[i] not in PARTICLES or i + 1 >= len(lowers) or self.gap(i) not in ("space", "hyphen"):
+        if lowers[i] not in PARTICLES or i + 1 >= len(lowers) or self.gaps[i] not in ("space", "hyphen"):
             return False
         return lowers[i] not in self.no_particles or lowers[i + 1] in PARTICLES  # "Cornelis op den Akker"
 
@@ -95,19 +99,19 @@ class Tagger(NameFeatures):
         while first > max(0, start - MAX_PARTICLES + 1) and words.lowers[first - 1] in PARTICLES and is_titled:
             first -= 1  # "Herr de la Vega"
         rule = next((rule for rule, tables in RULES.items() if not before.isdisjoint(tables)), "")
-        if self.form(first) in UNCASED:
-            is_titled = last + 1 < len(words) and self.group(last + 1) == "honorific"
-            rule = "field" if rule == "label" and self.gap(first - 1) == "colon" else rule
-            is_signed = last + 1 == len(words) and first > 0 and self.gap(first - 1) == "line"
+        if self.forms[first] in UNCASED:
+            is_titled = last + 1 < len(words) and self.groups[last + 1] == "honorific"
+            rule = "field" if rule == "label" and self.gaps[first - 1] == "colon" else rule
+            is_signed = last + 1 == len(words) and first > 0 and self.gaps[first - 1] == "line"
             rule = rule or ("title" if is_titled else "closing" if is_signed else "listed")
-        rule = rule or self.group(first)
+        rule = rule or self.groups[first]
         return Span(words.starts[first], words.ends[last], "PERSON", round(score, 3), f"builtin.{rule}")
 
     def may_follow(self, i: int) -> bool:
         """Returns True if word i and the word before it may belong to one name: "Anna-Lena Meier", "J. R. Smith"."""
-        gap = self.gap(i - 1)
+        gap = self.gaps[i - 1]
         if gap in ("none", "middle"):
-            return self.form(i) in UNCASED and self.form(i - 1) in UNCASED
+            return self.forms[i] in UNCASED and self.forms[i - 1] in UNCASED
         return gap in ("space", "hyphen") or (gap in ("stop", "dot") and len(self.words.written[i - 1]) <= _MAX_INITIAL)
 
     def may_be_name(self, i: int, follows: bool) -> bool:
@@ -120,49 +124,59 @@ class Tagger(NameFeatures):
         word, lower = self.words.written[i], self.words.lowers[i]
         if len(lower) > _MAX_LETTERS or not (follows or self._is_free(i)):
             return False
-        if self.form(i) in UNCASED:
+        if self.forms[i] in UNCASED:
             return self._may_be_uncased_name(i, follows)
         if self._is_title_or_thing(i, follows):
             return False
         if self.is_uncased and not follows and not (word[0].isupper() and len(word) > 1):
             return False
         if word[0].isupper():
-            return i == 0 or self.gap(i - 1) != "hyphen" or self.words.lowers[i - 1] not in NAMED_THINGS
+            return i == 0 or self.gaps[i - 1] != "hyphen" or self.words.lowers[i - 1] not in NAMED_THINGS
         if len(lower) < 3 or not (word.islower() and word[0].islower()):
             return False
         is_verb = lower.endswith("ing") and self.language == "en" and lower not in self.lexicon.sure_names
-        if is_verb or lower in self.lexicon.stop or lower in NAMED_THINGS or is_misspelling(lower, self.language):
+        if is_verb or lower in self.lexicon.stop or lower in NAMED_THINGS:
             return False
-        if follows or lower in self.lexicon.sure_names:
-            return True
+        is_led = follows or lower in self.lexicon.sure_names or self._announces(i)
+        return is_led and not is_misspelling(lower, self.language)
+
+    def _announces(self, i: int) -> bool:
+        """Returns True if an unlisted word in lower case stands where a name may stand."""
+        lower = self.words.lowers[i]
         if self.style == "cased" and is_known(lower, self.language):  # "veggies and flowers", "a dad joke"
             return False
         is_led = not _LOWER_CUES.isdisjoint(self.tables_before(i))
-        if (group := self.group(i)) in ("last", "unknown", "compound"):
+        if (group := self.groups[i]) in ("last", "unknown", "compound"):
             is_likely = self.is_personal and (is_led or (self.style == "lower" and not is_known(lower, self.language)))
             return is_likely or not _SURE_CUES.isdisjoint(self.tables_before(i))
         return is_led and group == "ambiguous"
 
+    def _may_begin_name(self, i: int) -> bool:
+        """Returns False for most words that `may_be_name` rejects, in less time. No name reaches to word i."""
+        if self.forms[i] == "lower":
+            return self.groups[i] in _GROUPS_IN_LOWER
+        return self.groups[i] not in _NO_NAMES or self.forms[i] not in UNCASED or self.words.starts[i] in self.starting
+
     def _may_be_uncased_name(self, i: int, follows: bool) -> bool:
-        group, is_last = self.group(i), i + 1 == len(self.words)
+        group, is_last = self.groups[i], i + 1 == len(self.words)
         is_famous = "public_people" in self.starting.get(self.words.starts[i], ())
         if group == "stop" and follows:  # "फ़ातिमा पी के"
-            return self.group(i - 1) == "initial" and self.words.lowers[i] in read_entries("initials", self.language)
+            return self.groups[i - 1] == "initial" and self.words.lowers[i] in read_entries("initials", self.language)
         if group in ("stop", "honorific", "particles"):
             return is_famous and self.language in UNICASED
         if self.language in UNICASED:
             return follows or group != "known" or is_famous
         if group == "known" or follows:
             return follows and (group != "known" or self.language == "zh")  # "郜蓝天": "蓝天" is a word
-        is_titled = not is_last and self.group(i + 1) == "honorific"
-        is_foreign = "foreign" in group or self.gap(i) == "middle"
+        is_titled = not is_last and self.groups[i + 1] == "honorific"
+        is_foreign = "foreign" in group or self.gaps[i] == "middle"
         is_led = not _LOWER_CUES.isdisjoint(self.tables_before(i))
         return group[0] not in "-ku" or is_titled or is_foreign or is_led
 
     def _is_title_or_thing(self, i: int, follows: bool) -> bool:
         """Returns True for a title, a group ("Dear all"), a month, or a part of "Victoria Falls"."""
-        words, tables, group = self.words, self.starting.get(self.words.starts[i], ()), self.group(i)
-        is_pair = i + 1 < len(words) and self.gap(i) == "space" and words.is_capital(i + 1)
+        words, tables, group = self.words, self.starting.get(self.words.starts[i], ()), self.groups[i]
+        is_pair = i + 1 < len(words) and self.gaps[i] == "space" and words.is_capital(i + 1)
         is_thing = is_pair and "thing_nouns" in self.starting.get(words.starts[i + 1], ())
         if is_thing or "titles" in tables or ("group_addressees" in tables and group not in _FIRST_NAMES):
             return True
@@ -175,14 +189,14 @@ class Tagger(NameFeatures):
         structured_text.py decides about those with the headings and the other fields.
         """
         words, tables = self.words, self.tables_before(i)
-        if i in self.cells and self.form(i) not in UNCASED:
+        if i in self.cells and self.forms[i] not in UNCASED:
             is_label = not _LABELS.isdisjoint(self.starting.get(words.starts[i], ()))
-            return not is_label and (self.group(i) in _FIRST_NAMES or not _LABELS_OF_PEOPLE.isdisjoint(tables))
+            return not is_label and (self.groups[i] in _FIRST_NAMES or not _LABELS_OF_PEOPLE.isdisjoint(tables))
         is_value = i > 0 and _FIELD_GAP.match(words.gap(i - 1)) is not None
         return not is_value or _LABELS_OF_THINGS.isdisjoint(tables)
 
 
-def _probability(features: Iterator[str], weights: Mapping[str, float]) -> float:
+def _probability(features: Iterable[str], weights: Mapping[str, float]) -> float:
     total = sum(weights.get(feature, 0.0) for feature in features)
     return 1 / (1 + math.exp(-max(-30.0, min(30.0, total))))
 

@@ -39,7 +39,7 @@ class PhraseMatcher:
                 for entry in text.split("," if "," in text else None):
                     self._add(" ".join(re.split(r"[\s-]+", entry.strip())), table)
         self._starts = {entry.partition(" ")[0] for entry in self._tables if " " in entry}
-        self._tables_of_word = lru_cache(_MAX_CACHED_WORDS)(self._find_tables)
+        self._look_up = lru_cache(_MAX_CACHED_WORDS)(self._find_forms)
         self._entries = WordSet(self._tables)
 
     def _add(self, entry: str, table: str) -> None:
@@ -61,20 +61,26 @@ class PhraseMatcher:
         return self._find_words(words)
 
     def _find_words(self, words: Words) -> Iterator[tuple[int, int, str]]:
-        tables, lowers, split = self._tables, words.lowers, _split_elision
+        lowers = words.lowers
         if self._language in UNICASED:
             lowers = tuple(map(fold_word, lowers))
-            split = cut_prefixes if self._language == "ar" else _only
-        for i, lower in enumerate(lowers):
-            for form in split(lower):
+        for i, found in enumerate(map(self._look_up, lowers)):
+            for form, tables in found:  # of few words
                 for size in range(_MAX_WORDS, 1, -1) if form in self._starts else ():
                     phrase = " ".join((form, *lowers[i + 1 : i + size]))
-                    for table in tables.get(phrase, ()) if i + size <= len(lowers) else ():
+                    for table in self._tables.get(phrase, ()) if i + size <= len(lowers) else ():
                         yield words.starts[i], words.ends[i + size - 1], table
-                for table in self._tables_of_word(form):
+                for table in tables:
                     yield words.starts[i], words.ends[i], table
 
-    def _find_tables(self, lower: str) -> tuple[str, ...]:
+    def _find_forms(self, lower: str) -> Sequence[tuple[str, Sequence[str]]]:
+        """Returns the forms of a word that begin a phrase or are in a table, with their tables."""
+        unicased = cut_prefixes(lower) if self._language == "ar" else (lower,)
+        forms = unicased if self._language in UNICASED else _split_elision(lower)
+        found = [(form, self._find_tables(form)) for form in forms]
+        return [(form, tables) for form, tables in found if tables or form in self._starts]
+
+    def _find_tables(self, lower: str) -> Sequence[str]:
         """Returns the tables that have the word itself, or its longest stem."""
         sizes = range(min(len(lower), _MAX_STEM), _MIN_STEM - 1, -1)
         of_stem = next(filter(None, (self._tables.get(f"{lower[:size]}*") for size in sizes)), ())
@@ -96,10 +102,6 @@ def _split_elision(lower: str) -> Sequence[str]:
     """Returns the forms of a word under which it is looked up: "l'appartement", "l'" and "appartement"."""
     head, mark, tail = lower.partition("'")
     return (lower, head + mark, tail) if tail else (lower,)
-
-
-def _only(lower: str) -> Sequence[str]:
-    return (lower,)
 
 
 @cache

@@ -3,6 +3,7 @@
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from eyas.privacy.cjk_words import HAN
 from eyas.privacy.dictionary import is_known
@@ -110,10 +111,15 @@ class _Announcements:
 
     def __init__(self, words: Words, language: str) -> None:
         self.words = words
-        self.verb_is_last = language in _VERB_LAST
-        self.tables: dict[int, set[str]] = {}  # end of a word or phrase -> its tables
-        for _, end, table in load_matcher(_TABLES, language).find(words):
-            self.tables.setdefault(end, set()).add(table)
+        self.language = language
+
+    @cached_property
+    def tables(self) -> dict[int, set[str]]:
+        """The tables of each word or phrase, by its end."""
+        tables: dict[int, set[str]] = {}
+        for _, end, table in load_matcher(_TABLES, self.language).find(self.words):
+            tables.setdefault(end, set()).add(table)
+        return tables
 
     def before(self, start: int, end: int) -> tuple[bool, bool, bool]:
         """Returns if words of living, if words of a stay, and if a preposition stand before text[start:end].
@@ -142,7 +148,7 @@ class _Announcements:
             lives |= "words_of_living" in tables
             stays |= may_stay and "words_of_stays" in tables and distance < _REACH_OF_STAYS
         following = bisect_left(words.starts, end)
-        if self.verb_is_last and following < len(words) and text[end : words.starts[following]] == " ":
+        if self.language in _VERB_LAST and following < len(words) and text[end : words.starts[following]] == " ":
             stays |= bool(self.tables.get(words.ends[following]))
         return lives, stays, True
 

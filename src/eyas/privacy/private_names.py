@@ -103,7 +103,9 @@ def describe_names(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
         spans: All spans of each text.
         language: The language of the record (ISO 639-1).
     """
-    names = [name for k, text in enumerate(texts) for name in _Context(k, text, spans[k], language).describe()]
+    names = [name for k, text in enumerate(texts)
+             if any(span.kind == "PERSON" for span in spans[k])
+             for name in _Context(k, text, spans[k], language).describe()]  # fmt: skip
     largest: dict[str, dict[str, float]] = {}
     for name in names:
         for word in name.words:
@@ -144,7 +146,7 @@ class _Context:
         self.is_unicased = language in UNICASED
         self.people = [span for span in spans if span.kind == "PERSON"]
         self.data = sorted(span.start for span in spans if span.kind not in _NO_EVIDENCE)
-        entries = load_matcher(_TABLES, language).find(self.words) if self.people else ()
+        entries = load_matcher(_TABLES, language).find(self.words)
         self.places: dict[str, list[int]] = {table: [] for table in _TABLES}  # table -> positions of its entries
         self.known: list[tuple[int, int]] = []  # positions of well-known names
         inside = {k for span in self.people for k in range(span.start, span.end)}

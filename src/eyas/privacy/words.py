@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.word_lists import Lexicon, read_words
@@ -50,7 +50,11 @@ class Words:
 
     def gap(self, i: int) -> str:
         """Returns the text between word i and the next word; for the last word, the text after it."""
-        return self.text[self.ends[i] : self.starts[i + 1] if i + 1 < len(self.starts) else len(self.text)]
+        return self._gaps[i]
+
+    @cached_property
+    def _gaps(self) -> tuple[str, ...]:
+        return tuple(map(self.text.__getitem__, map(slice, self.ends, (*self.starts[1:], len(self.text)))))
 
     def is_capital(self, i: int) -> bool:
         """Returns True if word i begins with a capital letter."""
@@ -117,6 +121,7 @@ def cut_prefixes(form: str) -> tuple[str, ...]:
     return (form, *(form[cut:] for cut in sorted(cuts - {0}) if len(form) - cut > 2))
 
 
+@lru_cache(maxsize=4)
 def is_technical(text: str) -> bool:
     """Returns True if a word of the text belongs to mathematics, statistics or programming: "theorem", "algorithm"."""
     return bool(_PATTERNS["technical"].search(text))
