@@ -62,10 +62,11 @@ class BuiltinDetector:
         yield from (*structured, *contacts, *labeled, *numbers, *find_birth_dates(plain, people, language))
         is_personal = is_personal or bool(numbers)
         yield from find_handles(plain, is_personal)
-        towns = list(find_places(text, self._lexicon, language, is_personal, frozenset(span.end for span in people)))
-        is_uncased = language in UNCASED_LANGUAGES
-        if is_uncased:
-            towns += find_listed_towns(tagger.words, language, is_personal, people)
+        if is_uncased := language in UNCASED_LANGUAGES:
+            towns = list(find_listed_towns(tagger.words, language, is_personal, people))
+        else:
+            ends = frozenset(span.end for span in people)
+            towns = list(find_places(text, self._lexicon, language, is_personal, ends))
         yield from towns
         sure_towns = [town for town in (*towns, *structured) if town.kind == "LOCATION" and town.score > WEAK_SCORE]
         for span in people:

@@ -35,6 +35,7 @@ class WordSet:
         self.words, self._sizes = frozenset(words), dict[str, list[int]]()
         for start, size in sorted({(word[:2], len(word)) for word in self.words if len(word) > 1}, reverse=True):
             self._sizes.setdefault(start, []).append(size)
+        self._singles = frozenset(word for word in self.words if len(word) == 1)
 
     def __contains__(self, word: str) -> bool:
         """Returns True if the set holds the word."""
@@ -46,7 +47,24 @@ class WordSet:
             found = text[start : start + size]
             if found in self.words:
                 return len(found)
-        return int(text[start : start + 1] in self.words)
+        return int(text[start : start + 1] in self._singles)
+
+    def find_all(self, text: str, at_starts: bool = False) -> Iterator[tuple[int, int]]:
+        """Yields the start and the end of the words in a text: the longest at each position, without overlaps.
+
+        Args:
+            text: The text.
+            at_starts: A word counts only where no letter stands before it; one of one character only as a whole word.
+        """
+        pairs, singles, done = self._sizes, self._singles, 0
+        starts = enumerate(map(str.__add__, text, text[1:] + " "))
+        for i in [i for i, pair in starts if pair in pairs or pair[0] in singles]:
+            if i < done or (at_starts and i and text[i - 1].isalpha()):
+                continue
+            size = self.size_at(text, i)
+            if size > 1 or (size and not (at_starts and text[i + 1 : i + 2].isalpha())):
+                done = i + size
+                yield i, done
 
 
 class CjkWords:

@@ -86,7 +86,7 @@ def _has_context(lower: str, match: re.Match[str], form: _Form) -> bool:
         form: The format of the identifier.
     """
     context = form.context
-    label = label_before(lower, match.start(), _NEAR) if context or form.is_personal else None
+    label = label_before(match.string, match.start(), _NEAR) if context or form.is_personal else None
     is_named = label is not None and lower[label.start : label.end] not in _VAGUE
     if label and is_named and label.kind == "OTHER" and is_direct(lower, label.end, match.start()):
         return False

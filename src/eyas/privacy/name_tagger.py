@@ -168,10 +168,10 @@ class Tagger(NameFeatures):
             return follows or group != "known" or is_famous
         if group == "known" or follows:
             return follows and (group != "known" or self.language == "zh")  # "郜蓝天": "蓝天" is a word
+        if group[0] not in "-ku" or "foreign" in group or self.gaps[i] == "middle":
+            return True
         is_titled = not is_last and self.groups[i + 1] == "honorific"
-        is_foreign = "foreign" in group or self.gaps[i] == "middle"
-        is_led = not _LOWER_CUES.isdisjoint(self.tables_before(i))
-        return group[0] not in "-ku" or is_titled or is_foreign or is_led
+        return is_titled or not _LOWER_CUES.isdisjoint(self.tables_before(i))
 
     def _is_title_or_thing(self, i: int, follows: bool) -> bool:
         """Returns True for a title, a group ("Dear all"), a month, or a part of "Victoria Falls"."""
@@ -188,12 +188,12 @@ class Tagger(NameFeatures):
 
         structured_text.py decides about those with the headings and the other fields.
         """
-        words, tables = self.words, self.tables_before(i)
         if i in self.cells and self.forms[i] not in UNCASED:
-            is_label = not _LABELS.isdisjoint(self.starting.get(words.starts[i], ()))
-            return not is_label and (self.groups[i] in _FIRST_NAMES or not _LABELS_OF_PEOPLE.isdisjoint(tables))
-        is_value = i > 0 and _FIELD_GAP.match(words.gap(i - 1)) is not None
-        return not is_value or _LABELS_OF_THINGS.isdisjoint(tables)
+            is_label = not _LABELS.isdisjoint(self.starting.get(self.words.starts[i], ()))
+            is_first = self.groups[i] in _FIRST_NAMES
+            return not is_label and (is_first or not _LABELS_OF_PEOPLE.isdisjoint(self.tables_before(i)))
+        is_value = i > 0 and _FIELD_GAP.match(self.words.gap(i - 1)) is not None
+        return not is_value or _LABELS_OF_THINGS.isdisjoint(self.tables_before(i))
 
 
 def _probability(features: Iterable[str], weights: Mapping[str, float]) -> float:

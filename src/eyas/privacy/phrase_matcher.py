@@ -12,7 +12,6 @@ from eyas.privacy.words import Words, cut_prefixes
 UNSPACED = frozenset(("zh", "ja"))  # languages that write no spaces between words
 PREFIXED = frozenset(("ko",))  # languages whose words have particles as endings: each entry is the beginning of a word
 _MIN_STEM, _MAX_STEM = 3, 30  # letters before a star
-_MAX_WORDS = 5  # in a phrase
 _MAX_CACHED_WORDS = 20_000  # whose tables each matcher remembers
 _MIN_ACCENTED = 4  # letters of a word that also matches without its accents
 
@@ -38,7 +37,10 @@ class PhraseMatcher:
             for text in filter(None, (texts.get(language), texts.get("any"))):
                 for entry in text.split("," if "," in text else None):
                     self._add(" ".join(re.split(r"[\s-]+", entry.strip())), table)
-        self._starts = {entry.partition(" ")[0] for entry in self._tables if " " in entry}
+        self._sizes: dict[str, list[int]] = {}  # first word of a phrase -> numbers of words of the phrases, falling
+        for start, size in sorted({(entry.split()[0], entry.count(" ") + 1) for entry in self._tables}, reverse=True):
+            if size > 1:
+                self._sizes.setdefault(start, []).append(size)
         self._look_up = lru_cache(_MAX_CACHED_WORDS)(self._find_forms)
         self._entries = WordSet(self._tables)
 
@@ -66,7 +68,7 @@ class PhraseMatcher:
             lowers = tuple(map(fold_word, lowers))
         for i, found in enumerate(map(self._look_up, lowers)):
             for form, tables in found:  # of few words
-                for size in range(_MAX_WORDS, 1, -1) if form in self._starts else ():
+                for size in self._sizes.get(form, ()):
                     phrase = " ".join((form, *lowers[i + 1 : i + size]))
                     for table in self._tables.get(phrase, ()) if i + size <= len(lowers) else ():
                         yield words.starts[i], words.ends[i + size - 1], table
@@ -78,7 +80,7 @@ class PhraseMatcher:
         unicased = cut_prefixes(lower) if self._language == "ar" else (lower,)
         forms = unicased if self._language in UNICASED else _split_elision(lower)
         found = [(form, self._find_tables(form)) for form in forms]
-        return [(form, tables) for form, tables in found if tables or form in self._starts]
+        return [(form, tables) for form, tables in found if tables or form in self._sizes]
 
     def _find_tables(self, lower: str) -> Sequence[str]:
         """Returns the tables that have the word itself, or its longest stem."""
@@ -87,15 +89,9 @@ class PhraseMatcher:
         return tuple({*self._tables.get(lower, ()), *of_stem})
 
     def _find_whole(self, lower: str) -> Iterator[tuple[int, int, str]]:
-        is_prefixed, i = self._language in PREFIXED, 0
-        while i < len(lower):
-            is_start = not (is_prefixed and i and lower[i - 1].isalpha())
-            size = self._entries.size_at(lower, i) if is_start else 0
-            if size == 1 and is_prefixed and lower[i + 1 : i + 2].isalpha():
-                size = 0  # one syllable is a whole word
-            for table in self._tables.get(lower[i : i + size], ()):
-                yield i, i + size, table
-            i += size or 1
+        for start, end in self._entries.find_all(lower, at_starts=self._language in PREFIXED):
+            for table in self._tables[lower[start:end]]:
+                yield start, end, table
 
 
 def _split_elision(lower: str) -> Sequence[str]:

@@ -192,7 +192,7 @@ class _Context:
         features["data_near"], features["data_far"] = float(is_near), float(bool(self.data) and not is_near)
         at = bisect_left(self.known, (span.end, 0)) - 1
         features["public_people"] = float(at >= 0 and self.known[at][1] > span.start)
-        return DetectedName(self.index, span, words, features)
+        return DetectedName(self.index, span, words, {feature: value for feature, value in features.items() if value})
 
     def _has_own_relation(self, span: Span, left: int) -> bool:
         """Returns True for a name behind "my neighbor" or before ", my neighbor"."""

@@ -109,12 +109,9 @@ def _find_words(text: str, lower: str) -> Iterator[Label]:
 
 
 def _find_unspaced(lower: str) -> Iterator[Label]:
-    table, done = _load(), 0
-    for i in range(len(lower)):
-        size = table.unspaced.size_at(lower, i) if i >= done else 0
-        if size:
-            done = i + size
-            yield Label(i, done, table.whole[_squeeze(lower[i:done])])
+    table = _load()
+    for start, end in table.unspaced.find_all(lower):
+        yield Label(start, end, table.whole[_squeeze(lower[start:end])])
 
 
 @lru_cache(maxsize=100_000)

@@ -71,7 +71,9 @@ class Words:
         """
         if i == 0:
             return True
-        before = self.gap(i - 1).strip(" \u00a0")
+        if (gap := self.gap(i - 1)) == " ":
+            return False  # most words
+        before = gap.strip(" \u00a0")
         # An abbreviation's full stop ("Mr. May", "J. May") counts as an end, a comma or a hyphen alone does not.
         return bool(before) and before[-1] in _SENTENCE_END and before not in (",", "-")
 
