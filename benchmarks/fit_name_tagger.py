@@ -24,8 +24,8 @@ from planted.fill import fill
 from text_sets import sets_of
 
 from eyas.privacy.cjk_words import CJK_LANGUAGES, list_cjk_names, load_cjk_words
-from eyas.privacy.name_tagger import Tagger, read_weights
-from eyas.privacy.word_lists import LANGUAGES, PACKAGE, UNICASED, person_names
+from eyas.privacy.name_tagger import Tagger
+from eyas.privacy.word_lists import LANGUAGES, PACKAGE, UNICASED, person_names, read_data_file
 from eyas.privacy.words import split_words
 
 PATH = PACKAGE / "data" / "tagger_weights.toml"
@@ -211,11 +211,12 @@ def main() -> int:
     for example in (example for marked in texts for example in examples(marked)):
         scripts.setdefault(_script_of(example.features[0]), []).append(example)
     fitted = parsed.scripts.split(",")
-    weights = {feature: weight for feature, weight in read_weights().items() if _script_of(feature) not in fitted}
+    today: dict[str, float] = read_data_file("data/tagger_weights")["weights"]
+    weights = {feature: weight for feature, weight in today.items() if _script_of(feature) not in fitted}
     for script in fitted:
         weights |= fit(scripts[script])
     print(f"{len(texts)} texts, {len(weights)} weights")
-    for label, used in (("today", dict(read_weights())), ("fitted", weights)):
+    for label, used in (("today", today), ("fitted", weights)):
         print(f"own texts, {label}: {describe_names(texts, used)}")
         for name, others in check_texts(parsed.check) if parsed.check else ():
             print(f"{name}, {label}: {describe_names(others, used)}")

@@ -24,8 +24,8 @@ from text_sets import TextSet, sets_of
 
 from eyas.privacy.config import PrivacyConfig
 from eyas.privacy.filter import PrivacyFilter
-from eyas.privacy.private_names import COUNTED, PUBLIC, describe_names, read_weights, score_features
-from eyas.privacy.word_lists import LANGUAGES, PACKAGE
+from eyas.privacy.private_names import COUNTED, PUBLIC, describe_names, score_features
+from eyas.privacy.word_lists import LANGUAGES, PACKAGE, read_data_file
 
 PATH = PACKAGE / "data" / "name_weights.toml"
 HEADER = """\
@@ -160,7 +160,7 @@ def main() -> int:
     collector = collect(sets_of(tuple(parsed.languages.split(",")), "develop"), parsed.data)
     rng = Random(PATH.name)
     weights = fit([thin(example, rng) for example in collector.examples for _ in range(2)])
-    today = read_weights()
+    today = read_data_file("data/name_weights")["weights"]
     lines = []
     for language in parsed.languages.split(","):
         chosen = [example for example in collector.examples if example.language == language]

@@ -133,9 +133,7 @@ class CjkWords:
         first = self.honorifics.size_at(word, 0)
         if first and word[:first] not in self.surnames and word[first:] in self.particles:
             cut = 0  # "노을빛나 씨가"
-        elif (
-            not rank or self.words.size_at(word, 0) > cut or (text[end : end + 1] == " " and self._is_titled(text, end))
-        ):
+        elif not rank or self.words.size_at(word, 0) > cut or self._is_titled(text, end):
             cut = len(word)
         bounds = sorted({0, cut, cut + self.honorifics.size_at(word, cut), len(word)})
         yield from ((start + a, start + b) for a, b in pairwise(bounds))
@@ -146,7 +144,7 @@ class CjkWords:
 
     def _is_titled(self, text: str, end: int) -> bool:
         """Returns True if an honorific is the next word: the word before it has no particle."""
-        size = self.honorifics.size_at(text, end + 1)
+        size = self.honorifics.size_at(text, end + 1) if text[end : end + 1] == " " else 0
         return size > 0 and self._is_ending(_HANGUL.match(text, end + 1 + size)[0])  # type: ignore[index]
 
     def _is_ending(self, rest: str) -> bool:

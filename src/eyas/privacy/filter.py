@@ -21,6 +21,7 @@ from eyas.privacy.surrogates import FIRST, MIN_KEY_BYTES, Surrogates, name_parts
 from eyas.privacy.word_lists import LANGUAGES, code_digest
 from eyas.privacy.words import split_words
 
+Spans = Sequence[Sequence[Span]]  # of each text of a record
 UNSUPPORTED_LANGUAGE = "unsupported_language"
 MENTION = "filter.mention"
 """The rule of a span that repeats a value of another span in the record."""
@@ -126,9 +127,7 @@ class PrivacyFilter:
         """
         return [selected for selected, _ in self._detect(records)]
 
-    def _detect(
-        self, records: Sequence[tuple[Sequence[str], str]]
-    ) -> Iterator[tuple[list[list[Span]], list[list[Span]]]]:
+    def _detect(self, records: Sequence[tuple[Sequence[str], str]]) -> Iterator[tuple[list[list[Span]], Spans]]:
         """Yields the spans of each record like `detect`, and the spans of values that are public or to keep."""
         texts = [text for group, _ in records for text in group]
         found = iter(self._run_detectors(texts, [language for group, language in records for _ in group]))
@@ -178,9 +177,7 @@ class PrivacyFilter:
                 spans += (span if span.rule else replace(span, rule=rule) for span in more)
         return [merge_spans(spans) for spans in found]
 
-    def _apply(
-        self, texts: Sequence[str], language: str, spans: list[list[Span]], public: list[list[Span]]
-    ) -> CleanedRecord | DroppedRecord:
+    def _apply(self, texts: Sequence[str], language: str, spans: Spans, public: Spans) -> CleanedRecord | DroppedRecord:
         """Drops the record or replaces the values of the spans, as the recipe says. public: spans that stay."""
         kinds = _count_kinds(span for group in spans for span in group)
         for kind in self._config.drop:
@@ -188,9 +185,7 @@ class PrivacyFilter:
                 return DroppedRecord(kind.lower(), kinds, tuple(tuple(map(FoundValue, group)) for group in spans))
         return self._replace(texts, language, spans, public)
 
-    def _replace(
-        self, texts: Sequence[str], language: str, spans: Sequence[Sequence[Span]], public: Sequence[Sequence[Span]]
-    ) -> CleanedRecord:
+    def _replace(self, texts: Sequence[str], language: str, spans: Spans, public: Spans) -> CleanedRecord:
         """Replaces the values of the spans by surrogates, and other mentions of the same values in the record, too.
 
         Args:
@@ -227,9 +222,8 @@ class PrivacyFilter:
                 surrogates[span] = surrogate
             cleaned.append("".join((*pieces, text[done:])))
             every = _add_without_overlap(spans_to_replace, rest)
-            found.append(
-                tuple(FoundValue(replace(span, rule=span.rule or MENTION), surrogates.get(span)) for span in every)
-            )
+            values = (FoundValue(replace(span, rule=span.rule or MENTION), surrogates.get(span)) for span in every)
+            found.append(tuple(values))
         return CleanedRecord(tuple(cleaned), _in_order(changed), tuple(found))
 
     def _replace_name(self, value: str, language: str, mentions: Mentions, avoid: frozenset[str]) -> str:

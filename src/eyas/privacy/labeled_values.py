@@ -63,17 +63,14 @@ def is_about_private_life(text: str, language: str) -> bool:
         text: The text.
         language: The language of the text (ISO 639-1).
     """
-    tables = [
-        table for _, _, table in load_matcher((*_PRIVATE_TABLES, "public_matters"), language).find(split_words(text))
-    ]
-    return sum(1 if table in _PRIVATE_TABLES else -1 for table in tables) > 0
+    found = load_matcher((*_PRIVATE_TABLES, "public_matters"), language).find(split_words(text))
+    return sum(1 if table in _PRIVATE_TABLES else -1 for _, _, table in found) > 0
 
 
 def _is_private_birth(text: str, match: re.Match[str], language: str) -> bool:
     """Returns True if a medical condition stands beside a date of birth, or if the text is about private life."""
-    is_near = any(
-        start < match.end() + _NEAR and end > match.start() - _NEAR for start, end in _conditions(text, language)
-    )
+    first, last = match.start() - _NEAR, match.end() + _NEAR
+    is_near = any(start < last and end > first for start, end in _conditions(text, language))
     others = text[: max(0, match.start() - len("born"))] + text[match.end() :]  # "born on" is a word of private life
     return is_near or is_about_private_life(others, language)
 

@@ -100,11 +100,8 @@ def _words() -> Mapping[str, str]:
         "number": read_words("words_for_number"),
         "filling": read_words("filling_words"),
     }
-    found = {
-        phrase: kind
-        for kind in ("GOVERNMENT_ID", "PERSON", "PHONE", PERSONAL)
-        for phrase in read_words(f"{kind}_phrases")
-    }
+    kinds = ("GOVERNMENT_ID", "PERSON", "PHONE", PERSONAL)
+    found = {phrase: kind for kind in kinds for phrase in read_words(f"{kind}_phrases")}
     for group, words in groups.items():
         for word in words:
             found.setdefault(strip_accents(word), group)

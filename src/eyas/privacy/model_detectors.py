@@ -46,9 +46,7 @@ def _download_model(name: str) -> Path:
     match = HUB_MODEL.fullmatch(name)
     if match is None:
         problem = f"The detector model:{name} is no directory, and no model of the hub at a commit"
-        raise InputError(
-            problem, "Correct prompts.privacy.detectors: model:DIR, or model:OWNER/NAME@COMMIT (40 digits)"
-        )
+        raise InputError(problem, "Use model:DIR or model:OWNER/NAME@COMMIT (40 digits) in prompts.privacy.detectors")
     try:
         return Path(snapshot_download(match[1], revision=match[2], allow_patterns=HUB_FILES))
     except Exception as error:  # the hub client raises many unrelated classes, all meaning "not available"

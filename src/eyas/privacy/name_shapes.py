@@ -126,21 +126,11 @@ def find_inflection(form: str, known: Collection[str], language: str) -> Inflect
         language: The language of the record (ISO 639-1).
     """
     lower = form.casefold()
-    for size, endings in _cases(language):  # none in most languages
-        stem = form[: len(form) - size]
-        for ending in endings.get(lower[len(stem) :], ()) if len(stem) > 1 else ():
-            if (stem + ending).casefold() in known:
-                return Inflection(stem + ending, ending, lower[len(stem) :])
-    return None
-
-
-@cache
-def _cases(language: str) -> list[tuple[int, dict[str, list[str]]]]:
-    """Returns the endings of nominatives by the ending of another case, by its length, the longest first."""
-    cases: dict[int, dict[str, list[str]]] = {}
     for ending, case in _pairs("cases_of_names", language):
-        cases.setdefault(len(case), {}).setdefault(case, []).append(ending)
-    return list(cases.items())
+        stem = form[: len(form) - len(case)]
+        if lower.endswith(case) and len(stem) > 1 and (stem + ending).casefold() in known:
+            return Inflection(stem + ending, ending, case)
+    return None
 
 
 @cache

@@ -12,7 +12,6 @@ in data/tagger_weights.toml; benchmarks/fit_name_tagger.py fits them to texts wi
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 
 from eyas.privacy.dictionary import is_known, is_misspelling
 from eyas.privacy.name_features import CUES, MAX_PARTICLES, RULES, UNCASED, NameFeatures
@@ -48,7 +47,7 @@ class Tagger(NameFeatures):
         Args:
             weights: The weight of each feature; None: those of data/tagger_weights.toml.
         """
-        weights = read_weights() if weights is None else weights
+        used: Mapping[str, float] = weights or read_data_file("data/tagger_weights")["weights"]
         first, best, lead = -1, 0.0, frozenset[str]()  # of the name that reaches to the word before word i
         for i in range(len(self.words)):
             if first < 0 and not self._may_begin_name(i):
@@ -58,7 +57,7 @@ class Tagger(NameFeatures):
                 follows = True  # "From: Fifita, Tevita"
             chance, is_capital = 0.0, self.words.is_capital(i)
             if self.may_be_name(i, follows):
-                chance = _probability(self.features(i, follows, lead), weights)
+                chance = _probability(self.features(i, follows, lead), used)
             is_usual = self.gaps[i] == "number" or not (is_capital and self.has_data)
             usual = THRESHOLD if is_usual else _THRESHOLD_BESIDE_DATA
             is_inside = is_capital and not self.at_start[i]
@@ -199,9 +198,3 @@ class Tagger(NameFeatures):
 def _probability(features: Iterable[str], weights: Mapping[str, float]) -> float:
     total = sum(weights.get(feature, 0.0) for feature in features)
     return 1 / (1 + math.exp(-max(-30.0, min(30.0, total))))
-
-
-@cache
-def read_weights() -> Mapping[str, float]:
-    """Returns the weight of each feature."""
-    return read_data_file("data/tagger_weights")["weights"]

@@ -79,14 +79,12 @@ def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[
             continue
         else:
             kind = label.kind if label and _NUMBER.exact["no_digits"].fullmatch(text, label.end, match.start()) else ""
-            score = _score_national(text, match, number, kind, language, is_personal)
+            score = _rate_national(text, match, number, kind, language, is_personal)
         if score:
             yield Span(*match.span(), "PHONE", score)
 
 
-def _score_national(
-    text: str, match: re.Match[str], number: str, label: str, language: str, is_personal: bool
-) -> float:
+def _rate_national(text: str, match: re.Match[str], number: str, label: str, language: str, is_personal: bool) -> float:
     """Returns the score of a number without a country code; 0 if it is no phone number.
 
     Args:
@@ -170,9 +168,8 @@ def _parse(number: str, region: str | None) -> phonenumbers.PhoneNumber | None:
 def find_ip_addresses(text: str) -> Iterator[Span]:
     """Yields the spans of public IP addresses. Private, loopback and documentation addresses identify nobody."""
     for match in _NUMBER.exact["ipv4"].finditer(text):
-        if not _NUMBER.any_case["version"].search(text[max(0, match.start() - 12) : match.start()]) and _is_public(
-            match[0]
-        ):
+        before = text[max(0, match.start() - 12) : match.start()]
+        if not _NUMBER.any_case["version"].search(before) and _is_public(match[0]):
             yield Span(*match.span(), "IP_ADDRESS", 0.9)
     if text.count(":") >= 2:
         for match in _NUMBER.exact["ipv6"].finditer(text):

@@ -24,9 +24,7 @@ _VERB_LAST = ("de", "nl")  # languages whose verb follows the place: "nach Kiel 
 _FEW_CAPITALS = ("es", "fr", "it", "pt", "pl")  # languages without capitals on months, weekdays, languages
 _REACH_OF_FROM = 24  # characters
 _TOWNS = ("towns", "towns_that_are_words")
-_TABLES_OF_TOWNS = (
-    *_TOWNS, "words_of_living", "words_after_public_places", "words_before_public_places",
-)  # fmt: skip
+_TABLES_OF_TOWNS = (*_TOWNS, "words_of_living", "words_after_public_places", "words_before_public_places")
 _REACH_OF_TOWNS = 24  # characters between a town and a word such as "live"
 _REACH_UNSPACED = 3  # the same in languages without spaces between words
 _MIN_TOWN = 2  # characters that stay of a town

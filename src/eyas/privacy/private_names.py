@@ -16,7 +16,6 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 from eyas.privacy.cjk_words import CJK_LANGUAGES
 from eyas.privacy.phrase_matcher import load_matcher
@@ -79,7 +78,7 @@ def select_private(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
     """
     names = describe_names(texts, spans, language)
     others = any(span.kind not in _NO_EVIDENCE for group in spans for span in group)
-    weights = read_weights()
+    weights: dict[str, float] = read_data_file("data/name_weights")["weights"]
     scores = [score_features(name.features, weights) for name in names]
     if max(scores, default=0.0) >= _SURE:
         scores = [score_features({**name.features, "beside_private": 1.0}, weights) for name in names]
@@ -126,12 +125,6 @@ def score_features(features: Mapping[str, float], weights: Mapping[str, float]) 
     """Returns the probability that a name with these features is private."""
     total = weights["bias"] + sum(weights.get(feature, 0.0) * value for feature, value in features.items())
     return 1 / (1 + math.exp(-total))
-
-
-@cache
-def read_weights() -> Mapping[str, float]:
-    """Returns the weight of each feature, and "bias"."""
-    return read_data_file("data/name_weights")["weights"]
 
 
 class _Context:

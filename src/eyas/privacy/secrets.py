@@ -7,9 +7,10 @@ repeats are bounded, possessive, or begin only at the edge of a word.
 import importlib
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -105,11 +106,8 @@ def _find_after(text: str, start: int, is_soft: bool) -> Iterator[Span]:
         is_mixed = not is_soft and value.isalnum() and 2 <= num_digits < len(value) and len(value) >= 7
         if (_is_strong_password(value) or is_mixed) and not _EXACT["code_value"].match(value):
             yield _span_of(match, value, 0.6)
-    match = (
-        None
-        if is_soft or not _EXACT["password"].search(text, max(0, start - 12), start)
-        else _EXACT["word_said"].match(text, start)
-    )
+    is_password = not is_soft and _EXACT["password"].search(text, max(0, start - 12), start)
+    match = _EXACT["word_said"].match(text, start) if is_password else None
     if match and not _EXACT["no_value"].match(match["value"]):
         yield _span_of(match, match["value"], 0.5)
 
@@ -131,7 +129,14 @@ def _is_beside_login(text: str, start: int, end: int) -> bool:
     """Returns True if a word such as "account" or "log in" stands near a token, in the same line."""
     first = max(text.rfind("\n", 0, start) + 1, start - _REACH_OF_LOGINS)
     line_end = text.find("\n", end, end + _REACH_OF_LOGINS)
-    return bool(_EXACT["login"].search(text, first, line_end if line_end >= 0 else end + _REACH_OF_LOGINS))
+    starts = _find_logins(text)
+    k = bisect_left(starts, first)
+    return k < len(starts) and starts[k] < (line_end if line_end >= 0 else end + _REACH_OF_LOGINS)
+
+
+@lru_cache(maxsize=4)
+def _find_logins(text: str) -> list[int]:
+    return [match.start() for match in _LABELED.any_case["login"].finditer(text)]
 
 
 def _is_made_up(value: str) -> bool:

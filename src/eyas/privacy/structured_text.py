@@ -141,9 +141,7 @@ def _split_cells(line: Cell, mark: str) -> list[Cell]:
     return [Cell(start + match.start(), match[0]).strip(_EDGE, _EDGE) for match in _CELLS[mark].finditer(text)]
 
 
-def _read_rows(
-    lines: Sequence[Cell], start: int, mark: str, num_columns: int, has_blanks: bool
-) -> tuple[Rows, Rows, int]:
+def _read_rows(lines: list[Cell], start: int, mark: str, num_columns: int, has_blanks: bool) -> tuple[Rows, Rows, int]:
     """Reads the rows of a table below its header.
 
     A row is even if it has one cell for each column. A row is uneven if it has one cell more or less, or if it has ", "
@@ -175,9 +173,7 @@ def _read_rows(
     return even, uneven, len(lines)
 
 
-def _find_personal_cells(
-    labels: Sequence[Label | None], even: Rows, uneven: Rows, matcher: ValueMatcher
-) -> Iterator[Span]:
+def _find_personal_cells(labels: list[Label | None], even: Rows, uneven: Rows, matcher: ValueMatcher) -> Iterator[Span]:
     columns = []
     for place, label in enumerate(labels):
         if label is not None and even:

@@ -292,9 +292,8 @@ def _read_names(locales: Iterable[str], gender: str = "") -> tuple[frozenset[str
             for name in filter((_CYRILLIC if is_russian else _LATIN).match, _names_in(part, locale, gender)):
                 parts[part].update(word.casefold().replace("’", "'") for word in re.split("[ -]", name))
         if is_russian:
-            parts["first"] |= _read_russian(
-                *(table for table in _GIVEN_NAMES if gender.strip("_") in _GIVEN_NAMES[table])
-            )
+            tables = (table for table, genders in _GIVEN_NAMES.items() if gender.strip("_") in genders)
+            parts["first"] |= _read_russian(*tables)
             parts["last"] |= _read_russian("surnames")
     short = {word for words in parts.values() for word in words if len(word) < 2 or "." in word} | PARTICLES
     return frozenset(parts["first"] - short), frozenset(parts["last"] - short)
