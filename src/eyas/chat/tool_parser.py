@@ -21,6 +21,7 @@ from eyas.chat.conversation import is_unicode
 
 TOOL_CALLS, CONTENT = "tool_calls", "content"
 Phase = Literal["thoughts", "content", "tool_call"]
+_FIRST_SIGN = regex.compile(r"(<)|\\(\[)")  # with which most patterns of borders begin
 PARSE_ERRORS = (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError)
 
 
@@ -121,6 +122,9 @@ class ToolCallParser:
         self._spans.append((phase, start + offset, end + offset))
 
     def _advance(self, at_end: bool) -> ParsedText:
+        if not at_end and self._region != TOOL_CALLS and not self._may_have_border():
+            start, self._position = self._position, len(self._text)
+            return self._read_text(self._text[start:])
         parsed = ParsedText()
         while True:
             region, match, hold = self._next_border(at_end)
@@ -149,9 +153,19 @@ class ToolCallParser:
             self._num_dropped += match.end()
             self._position = 0
 
+    def _borders(self) -> Mapping[str, "_Border | None"] | Mapping[None, "_Border | None"]:
+        """Returns the borders that may come next, by the region that they open; None closes the region."""
+        return self._open if self._region is None else {None: self._close[self._region]}
+
+    def _may_have_border(self) -> bool:
+        """Returns False if no border begins in the new text. Most new texts are one token without its first letter."""
+        new = self._text[self._position :]
+        borders = [border for border in self._borders().values() if border is not None]
+        return any(border.first is None or not border.first.isdisjoint(new) for border in borders)
+
     def _next_border(self, at_end: bool) -> tuple[str | None, Any, int]:
         """Finds the next border: the region that it opens or None, its match, and where to hold text back."""
-        borders = self._open if self._region is None else {None: self._close[self._region]}
+        borders = self._borders()
         found: list[tuple[int, int, str | None, Any]] = []
         hold = len(self._text)
         for region, border in borders.items():
@@ -215,10 +229,15 @@ class ToolCallParser:
 
 
 class _Border:
-    """A compiled border of a region. is_final: True if more text cannot make its match longer."""
+    """A compiled border of a region.
 
-    def __init__(self, pattern: str, is_final: bool) -> None:
-        self.is_final = is_final
+    Attributes:
+        is_final: True if more text cannot make its match longer.
+        first: The characters with which it may begin; None if they are unknown.
+    """
+
+    def __init__(self, pattern: str, is_final: bool, first: frozenset[str] | None = None) -> None:
+        self.is_final, self.first = is_final, first
         compiled = regex.compile(pattern, regex.DOTALL)
         self.search = compiled.search
         self.finditer = compiled.finditer
@@ -228,12 +247,14 @@ def _pattern(field: Mapping[str, Any], name: str) -> _Border | None:
     literal = field.get(name)
     if literal is None:
         pattern = field.get(f"{name}_pattern")
-        return None if pattern is None else _Border(pattern, is_final=not pattern)
+        first = None if pattern is None or "|" in pattern else _FIRST_SIGN.match(pattern)
+        return None if pattern is None else _Border(pattern, not pattern, frozenset(first[0][-1]) if first else None)
     literals = [literal] if isinstance(literal, str) else list(literal)
     ordered = sorted(literals, key=len, reverse=True)
     return _Border(
         "|".join(map(regex.escape, ordered)),
         is_final=not any(a != b and a.startswith(b) for a in literals for b in literals),
+        first=frozenset(literal[:1] for literal in literals),
     )
 
 

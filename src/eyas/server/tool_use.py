@@ -131,6 +131,8 @@ class AnswerParser:
         parsed = self._parser.feed(text)
         if is_last:
             parsed += self._parser.finish()
+        if not parsed.calls:
+            return parsed
         calls = parsed.calls if self._use.is_parallel else parsed.calls[: 1 - self._num_calls]
         self._num_calls += len(calls)
         return ParsedText(parsed.content, parsed.reasoning, calls)
