@@ -47,6 +47,8 @@ def load_texts(language: str, part: Half) -> TextSet | None:
         return None
     content = tomllib.loads(path.read_text("utf-8"))
     assert content["language"] == language, path
+    more_path = FOLDER / "contexts" / path.name
+    more: dict[str, list[str]] = tomllib.loads(more_path.read_text("utf-8")) if more_path.is_file() else {}
 
     def numbered(use: str, texts: list[str | dict[str, str]]) -> tuple[NumberedText, ...]:
         made = []
@@ -66,9 +68,9 @@ def load_texts(language: str, part: Half) -> TextSet | None:
         language,
         numbered("ordinary", content["ordinary"]),
         of_half(pairs["known"]) + of_half(pairs["unknown"]),
-        numbered("private", pairs["private"]),
-        numbered("public", pairs["public"]),
-        numbered("planted", values["planted"]),
+        numbered("private", pairs["private"]) + numbered("private context", more.get("private", [])),
+        numbered("public", pairs["public"]) + numbered("public context", more.get("public", [])),
+        numbered("planted", values["planted"]) + numbered("planted context", more.get("planted", [])),
         {name: of_half(words) for name, words in values.items() if name != "planted"},
     )
 
