@@ -135,7 +135,7 @@ class _Context:
 
     def __init__(self, index: int, text: str, spans: Sequence[Span], language: str) -> None:
         self.index, self.text, self.words = index, text, split_words(text)
-        self.is_cjk, self.density = language in CJK_LANGUAGES, _DENSITY.get(language, 1)
+        self.language, self.is_cjk, self.density = language, language in CJK_LANGUAGES, _DENSITY.get(language, 1)
         self.is_unicased = language in UNICASED
         self.people = [span for span in spans if span.kind == "PERSON"]
         self.data = sorted(span.start for span in spans if span.kind not in _NO_EVIDENCE)
@@ -160,7 +160,8 @@ class _Context:
     def _describe(self, span: Span) -> DetectedName:
         left = max(self.ends[bisect_right(self.ends, span.start) - 1], span.start - _NEAR)
         right = min(self.ends[bisect_left(self.ends, span.end)], span.end + _NEAR)
-        features = {f"rule_{span.rule.rpartition('.')[2]}": 1.0}
+        rule = span.rule.rpartition(".")[2]
+        features = {f"rule_{rule}": 1.0, self.language: 1.0, f"{self.language}_rule_{rule}": 1.0}
         words = self._words_of(span)
         for table in COUNTED:
             near = _count(self.places[table], left, right)
