@@ -43,8 +43,8 @@ PRIOR = {
 }  # fmt: skip
 STRENGTH = 4.0  # of the prior
 NAMES_PER_TEXT = 4
-PUBLIC_COSTS = 1.5  # a public name that is changed costs more than a private one that stays
-SCHOOL_WEIGHT = 0.3  # of a name
+PUBLIC_COSTS = 1.7  # a public name that is changed costs more than a private one that stays
+SCHOOL_WEIGHT = 0.8  # of a name
 MAX_SCHOOL = 800  # problems
 PLACES = ("near", "far")
 # Features of which some words are left out.
