@@ -48,7 +48,9 @@ def load_texts(language: str, part: Half) -> TextSet | None:
     content = tomllib.loads(path.read_text("utf-8"))
     assert content["language"] == language, path
     more_path = FOLDER / "contexts" / path.name
-    more: dict[str, list[str]] = tomllib.loads(more_path.read_text("utf-8")) if more_path.is_file() else {}
+    more: dict[str, list[str | dict[str, str]]] = (
+        tomllib.loads(more_path.read_text("utf-8")) if more_path.is_file() else {}
+    )
 
     def numbered(use: str, texts: list[str | dict[str, str]]) -> tuple[NumberedText, ...]:
         made = []

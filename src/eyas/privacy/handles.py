@@ -3,7 +3,6 @@
 labeled_values.py finds user names after a label: "IG: tinawall7".
 """
 
-import re
 from collections.abc import Iterator
 
 from eyas.privacy.patterns import load_patterns
@@ -11,12 +10,8 @@ from eyas.privacy.span import Span
 from eyas.privacy.value_labels import find_labels
 from eyas.privacy.word_lists import Lexicon, load_lexicon, read_words
 
-_MENTION = re.compile(
-    r"(?<![A-Za-z0-9_.@/\\+-])@(?P<name>[A-Za-z_](?:[A-Za-z0-9_.]{1,28})[A-Za-z0-9_])(?![A-Za-z0-9_/(:@{<]|\.[A-Za-z0-9])"
-)
 _PATTERNS = load_patterns("handles")
 _BRANDS = frozenset(brand.replace(" ", "") for brand in read_words("brands"))
-_CODE = re.compile(r"```|\bdef \w+\(|\bclass \w+[:({]|\bimport |[{};]\s*\n|</\w+>|\n[ \t]*@\w")
 
 
 def find_handles(text: str, is_personal: bool) -> Iterator[Span]:
@@ -28,9 +23,9 @@ def find_handles(text: str, is_personal: bool) -> Iterator[Span]:
             such as "Instagram".
     """
     is_about_handles = is_personal or any(label.kind == "HANDLE" for label in find_labels(text))
-    if "@" not in text or not is_about_handles or _CODE.search(text):
+    if "@" not in text or not is_about_handles or _PATTERNS.exact["code"].search(text):
         return
-    for match in _MENTION.finditer(text):
+    for match in _PATTERNS.exact["mention"].finditer(text):
         name = match["name"].casefold()
         if (is_personal or not name.isalpha()) and name not in load_lexicon().common and name not in _BRANDS:
             yield Span(*match.span(), "HANDLE", 0.6, "builtin.mention")

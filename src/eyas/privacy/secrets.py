@@ -68,6 +68,9 @@ def _find_named(text: str) -> Iterator[Span]:
         if phrase:
             yield Span(*phrase.span("value"), "SECRET", 0.8, "builtin.label")
         yield from _find_after(text, label.end, is_soft)
+        before = None if label.kind != "SECRET" else _EXACT["value_before"].search(text[: label.start][-_REACH:])
+        if before and not _EXACT["code_value"].match(before["value"]):
+            yield Span(label.start - len(before[0]), label.start - len(before[0]) + len(before["value"]), "SECRET", 0.6)
     for match in _EXACT["token"].finditer(text):
         value = match[0].rstrip(_TRAILING)
         if (labels and _is_likely_password(value) and _is_beside_label(text, *match.span())) or (
