@@ -16,6 +16,7 @@ UNCASED = frozenset(("uncased", "han", "hangul", "katakana", "hiragana"))  # for
 CUES = read_data_file("data/tagger_cues")
 # A rule of `Span.rule` and the tables of the entries before a name that stand for it; the first that fits counts.
 RULES: dict[str, list[str]] = CUES["rules"]
+MAX_LETTERS = 40  # in a word of a name
 MAX_PARTICLES = 4  # before a last name: "Herr von und zu Stein"
 _GAPS = {" ": "space", "\u00a0": "space", ", ": "comma", "-": "hyphen", ". ": "stop", ".": "dot", ": ": "colon"}
 _GAPS |= {"\u3000": "space", "：": "colon", "、": "comma", "，": "comma", "، ": "comma", "": "none"}
@@ -238,4 +239,4 @@ def _find_group(lower: str, language: str) -> str:
         return "known"
     if ends_as_word(lower, language == "de"):
         return "ending"
-    return "compound" if is_compound(lower, language) else "unknown"
+    return "compound" if len(lower) <= MAX_LETTERS and is_compound(lower, language) else "unknown"

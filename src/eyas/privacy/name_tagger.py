@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from eyas.privacy.dictionary import is_known, is_misspelling
-from eyas.privacy.name_features import CUES, MAX_PARTICLES, RULES, UNCASED, NameFeatures
+from eyas.privacy.name_features import CUES, MAX_LETTERS, MAX_PARTICLES, RULES, UNCASED, NameFeatures
 from eyas.privacy.span import Span
 from eyas.privacy.word_lists import PARTICLES, UNICASED, read_data_file, read_entries
 from eyas.privacy.words import NAMED_THINGS
@@ -23,7 +23,6 @@ THRESHOLD = 0.4  # probability from which on a word belongs to a name
 _THRESHOLD_BESIDE_DATA = 0.25  # the same for a capitalized word in a text with other personal data
 _THRESHOLDS_INSIDE = {"core_first": 0.06, "first": 0.2}  # the same for first names inside a sentence
 _MAX_WORDS = 7  # in a name
-_MAX_LETTERS = 40  # in a word of a name
 # Only after an entry of one of these, or in a text without capitals, an unlisted word in lower case may be a name.
 _SURE_CUES = frozenset(table for tables in RULES.values() for table in tables) | {*CUES["sure"]}
 _LOWER_CUES = _SURE_CUES | {*CUES["lower"]}
@@ -121,7 +120,7 @@ class Tagger(NameFeatures):
             follows: The word before it belongs to a name.
         """
         word, lower = self.words.written[i], self.words.lowers[i]
-        if len(lower) > _MAX_LETTERS or not (follows or self._is_free(i)):
+        if len(lower) > MAX_LETTERS or not (follows or self._is_free(i)):
             return False
         if self.forms[i] in UNCASED:
             return self._may_be_uncased_name(i, follows)

@@ -63,14 +63,14 @@ def _find_key_blocks(text: str) -> Iterator[Span]:
 def _find_named(text: str) -> Iterator[Span]:
     labels = [label for label in find_labels(text) if label.kind in ("SECRET", "KEY", "PHRASE")]
     for label in labels:
-        is_soft = label.kind == "KEY"
         phrase = _EXACT["phrase"].match(text, label.end) if label.kind == "PHRASE" else None
         if phrase:
             yield Span(*phrase.span("value"), "SECRET", 0.8, "builtin.label")
-        yield from _find_after(text, label.end, is_soft)
-        before = None if label.kind != "SECRET" else _EXACT["value_before"].search(text[: label.start][-_REACH:])
+        yield from _find_after(text, label.end, label.kind == "KEY")
+        start = max(0, label.start - _REACH)
+        before = _EXACT["value_before"].search(text[start : label.start]) if label.kind == "SECRET" else None
         if before and not _EXACT["code_value"].match(before["value"]):
-            yield Span(label.start - len(before[0]), label.start - len(before[0]) + len(before["value"]), "SECRET", 0.6)
+            yield Span(start + before.start(), start + before.end("value"), "SECRET", 0.6, "builtin.label")
     for match in _EXACT["token"].finditer(text):
         value = match[0].rstrip(_TRAILING)
         if (labels and _is_likely_password(value) and _is_beside_label(text, *match.span())) or (
