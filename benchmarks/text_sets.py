@@ -1,7 +1,8 @@
 """Reads the project's own texts for the privacy filter: one file of benchmarks/privacy_texts for each language.
 
 The texts were written by people who did not know the filter. Each file holds ordinary prompts, texts for minimal pairs
-(a private and a public text with the same name), templates with slots for private values, and words for the slots.
+(a private and a public text with the same name), templates with slots for private values, and words for the slots. The
+folder `training` has more of each, which only serve to develop the filter.
 """
 
 import tomllib
@@ -41,16 +42,16 @@ class TextSet:
 
 @cache
 def load_texts(language: str, part: Half) -> TextSet | None:
-    """Loads one half of the texts of a language. Returns None if the language has no file."""
+    """Loads one half of the texts of a language. Returns None if the language has no file.
+
+    The texts of the folder `training` belong to the half for developing alone.
+    """
     path = FOLDER / f"{language}.toml"
     if not path.is_file():
         return None
     content = tomllib.loads(path.read_text("utf-8"))
     assert content["language"] == language, path
-    more_path = FOLDER / "contexts" / path.name
-    more: dict[str, list[str | dict[str, str]]] = (
-        tomllib.loads(more_path.read_text("utf-8")) if more_path.is_file() else {}
-    )
+    more: dict[str, list[str]] = _load_training(language) if part == "develop" else {}
 
     def numbered(use: str, texts: list[str | dict[str, str]]) -> tuple[NumberedText, ...]:
         made = []
@@ -59,22 +60,28 @@ def load_texts(language: str, part: Half) -> TextSet | None:
             made.append(NumberedText(f"{language} {use} {number}", text, kind))
         kinds = {one.kind for one in made}
         chosen = [balanced_half((one.group for one in made if one.kind == kind), part) for kind in kinds]
-        return tuple(one for one in made if any(one.group in groups for groups in chosen))
+        extra = (NumberedText(f"{language} training {use} {k}", text) for k, text in enumerate(more.get(use, ())))
+        return (*(one for one in made if any(one.group in groups for groups in chosen)), *extra)
 
-    def of_half(words: list[str]) -> tuple[str, ...]:
+    def of_half(use: str, words: list[str]) -> tuple[str, ...]:
         chosen = balanced_half(words, part)
-        return tuple(word for word in words if word in chosen)
+        return (*(word for word in words if word in chosen), *more.get(use, ()))
 
     pairs, values = content["pairs"], content["values"]
     return TextSet(
         language,
         numbered("ordinary", content["ordinary"]),
-        of_half(pairs["known"]) + of_half(pairs["unknown"]),
-        numbered("private", pairs["private"]) + numbered("private context", more.get("private", [])),
-        numbered("public", pairs["public"]) + numbered("public context", more.get("public", [])),
-        numbered("planted", values["planted"]) + numbered("planted context", more.get("planted", [])),
-        {name: of_half(words) for name, words in values.items() if name != "planted"},
+        of_half("known", pairs["known"]) + of_half("unknown", pairs["unknown"]),
+        numbered("private", pairs["private"]),
+        numbered("public", pairs["public"]),
+        numbered("planted", values["planted"]),
+        {name: of_half(name, words) for name, words in values.items() if name != "planted"},
     )
+
+
+def _load_training(language: str) -> dict[str, list[str]]:
+    path = FOLDER / "training" / f"{language}.toml"
+    return tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
 
 
 def sets_of(languages: tuple[str, ...], part: Half) -> list[TextSet]:

@@ -12,7 +12,7 @@ from data_split import HALVES, balanced_half, half
 from planted.survival import PlantedValue, name_survives, survives
 from public_prompts import ordinary_prompts, school_problems
 from shares import share_row, wilson_interval
-from text_sets import LANGUAGES, load_texts, sets_of
+from text_sets import LANGUAGES, NumberedText, load_texts, sets_of
 
 
 def test_a_group_is_in_one_half_and_both_halves_are_about_equal() -> None:
@@ -49,11 +49,14 @@ def test_the_texts_of_a_language_are_complete(language: str) -> None:
     develop, report = (load_texts(language, part) for part in HALVES)
     if develop is None or report is None:
         pytest.skip("no texts in this language yet")
-    assert len(develop.ordinary) + len(report.ordinary) == 44
-    assert len(develop.planted) + len(report.planted) == 70
+    for use, total in (("ordinary", 44), ("planted", 70), ("private", 50), ("public", 50)):
+        both: list[NumberedText] = [*getattr(develop, use), *getattr(report, use)]
+        assert sum("training" not in one.group for one in both) == total
+        assert not any("training" in one.group for one in getattr(report, use))
+        assert len({one.text for one in both}) == len(both)
+    assert len(report.private) == len(report.public) == 25
     for texts in (develop, report):
         assert all(text.text.count("{name}") >= 1 for text in texts.private + texts.public)
-        assert len(texts.private) == len(texts.public) == 25
 
 
 @pytest.mark.parametrize("part", HALVES)
