@@ -139,12 +139,12 @@ $(PEERS)/agents/.installed:
 	  'pydantic-ai-slim[openai]>=2.38,<3' 'instructor>=1.17,<2' >&2
 	@touch $@
 
-# TRL has the chat templates of many families, mistral-common those of Mistral.
+# TRL has the chat templates of many families, mistral-common those of Mistral, openai-harmony that of gpt-oss.
 $(PEERS)/clients/.installed:
-	@echo "Installing TRL's templates and mistral-common into $(@D)" >&2
+	@echo "Installing TRL's templates, mistral-common and openai-harmony into $(@D)" >&2
 	$(PYTHON) -m venv $(@D)
 	$(PEER_PIP) $(@D)/bin/python -m pip install --no-deps trl==1.16.0 >&2
-	$(PEER_PIP) $(@D)/bin/python -m pip install mistral-common==1.13.1 sentencepiece==0.2.3 >&2
+	$(PEER_PIP) $(@D)/bin/python -m pip install mistral-common==1.13.1 sentencepiece==0.2.3 openai-harmony==0.0.8 >&2
 	@touch $@
 
 peers-privacy: $(PEERS)/presidio/.installed
@@ -195,7 +195,7 @@ prove-training: $(DEV) peers-training
 prove-production: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed peers-clients
 	@$(BIN)/python benchmarks/prove_production.py --env-dir "$(PEERS)"
 
-prove-clients: $(DEV) $(PEERS)/clients/.installed $(PEERS)/agents/.installed peers-clients
+prove-clients: $(DEV) $(PEERS)/clients/.installed $(PEERS)/vllm/.installed $(PEERS)/agents/.installed peers-clients
 	@$(BIN)/python benchmarks/prove_clients.py --env-dir "$(PEERS)" --data "$(DATA)"
 
 # prove-plain compares the speed with this commit, the last one before the packages were split.

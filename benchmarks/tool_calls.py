@@ -4,13 +4,15 @@
 
     part        figure
     parse       share of BFCL's calls that are read back from text that others' code has written
+    peers       share of these texts that eyas and the parsers of vLLM and openai-harmony read alike
     splits      texts whose calls change if the text comes in pieces
     drafts      requests whose calls differ between no drafts, chains and trees
     enforced    share of answers at temperature 1 whose calls fit the schema
     speed       time per token with a grammar, divided by the time without
 
-DIR/clients has TRL (its chat templates) and mistral-common. The data are BFCL's cases (bfcl-*.jsonl). Prints one JSON
-object for each row and exits 1 if a row misses its target.
+DIR/clients has TRL (its chat templates), mistral-common and openai-harmony, DIR/vllm has vLLM. The data are BFCL's
+cases (bfcl-*.jsonl). openai-harmony downloads its vocabulary, unless TIKTOKEN_ENCODINGS_BASE names a directory with
+o200k_base.tiktoken. Prints one JSON object for each row and exits 1 if a row misses its target.
 """
 
 import argparse
@@ -18,24 +20,30 @@ import dataclasses
 import json
 import random
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import torch
 from result_rows import Row, print_rows
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from tool_parser_peers import peer_rows
+from tool_texts import (
+    Case,
+    Written,
+    enforced_texts,
+    library_texts,
+    parse,
+    pythonic_texts,
+    read_cases,
+    template_texts,
+)
 
-from eyas.base.errors import InputError
 from eyas.chat.conversation import Message
-from eyas.chat.render import TemplateMessage, render_text, turn_suffix
-from eyas.chat.tool_format import ToolFormat, load_families, new_call_id
+from eyas.chat.render import render_text
+from eyas.chat.tool_format import ToolFormat
 from eyas.chat.tool_grammar import CallRules, write_tool_grammar
-from eyas.chat.tool_parser import ParsedText, ToolCallParser
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.engine.grammar import Grammar, GrammarVocab
@@ -43,138 +51,15 @@ from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, RequestOutput
 from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
-from eyas.model.target_dir import EMBEDDED, resolve_target
+from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import resolve_head
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape, chain_shape
 
-FILES = ("bfcl-simple.jsonl", "bfcl-multiple.jsonl", "bfcl-parallel.jsonl")
-SCHEMA_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 BOUND = {"type": "string", "maxLength": 16}
-DRIVER = Path(__file__).parent / "peer_drivers" / "render_mistral.py"
 NUM_ENFORCED, NUM_DRAFTS, NUM_SPEED = 200, 24, 12
 MAX_TOKENS = 200
 TREE = TreeShape(6, 4, 16)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A case of BFCL: the tools as OpenAI's API takes them, and the first of the possible answers."""
-
-    tools: list[dict[str, Any]]
-    calls: list[tuple[str, dict[str, Any]]]
-
-
-def read_cases(data: Path) -> list[Case]:
-    """Reads BFCL's cases. A tool's name gets no dot, since OpenAI's API takes none."""
-    cases = []
-    for name in FILES:
-        for line in (data / name).read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            functions = [
-                {**one, "name": one["name"].replace(".", "_"), "parameters": to_json_schema(one["parameters"])}
-                for one in record["function"]
-            ]
-            calls = []
-            for answer in record["ground_truth"]:
-                ((function, possible),) = answer.items()
-                arguments = {key: values[0] for key, values in possible.items() if values[0] != ""}
-                calls.append((function.replace(".", "_"), arguments))
-            cases.append(Case([{"type": "function", "function": function} for function in functions], calls))
-    return cases
-
-
-def to_json_schema(schema: Any) -> Any:
-    """Returns a schema with JSON Schema's names of types. BFCL's "any" has no type."""
-    if isinstance(schema, list):
-        return [to_json_schema(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    out = {key: to_json_schema(value) for key, value in schema.items()}
-    if isinstance(out.get("type"), str):
-        out["type"] = SCHEMA_TYPES.get(out["type"], out["type"])
-        if out["type"] == "any":
-            del out["type"]
-    return out
-
-
-# --- texts that others write -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Written:
-    """Calls as others' code has written them. family: the family that eyas finds for the template."""
-
-    source: str
-    family: str
-    case: Case
-    text: str
-
-
-def template_texts(env: Path, cases: Sequence[Case]) -> Iterator[Written]:
-    """Yields the cases in every chat template of TRL that has tools, except those that the template cannot write.
-
-    Some templates refuse or drop all calls but the first, and some write a quote in a string as it is.
-    """
-    (directory,) = env.glob("lib/python*/site-packages/trl/chat_templates")
-    for path in sorted(directory.glob("*.jinja")):
-        if path.stem.endswith("_training"):
-            continue
-        tokenizer = tokenizer_with(path.read_text(encoding="utf-8"))
-        found = ToolFormat(tokenizer)
-        if not found.knows_tools or found.family is None:
-            continue
-        for case in cases:
-            text = written_by_template(tokenizer, found, case)
-            quotes = found.family.python and "'" in json.dumps(case.calls)
-            if text is not None and not quotes:
-                yield Written(f"TRL {path.stem}", found.family.name, case, text)
-
-
-def tokenizer_with(template: str) -> PreTrainedTokenizerBase:
-    """Returns the embedded target's tokenizer with another chat template."""
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(resolve_target(EMBEDDED))
-    tokenizer.chat_template = template
-    return tokenizer
-
-
-def written_by_template(tokenizer: PreTrainedTokenizerBase, found: ToolFormat, case: Case) -> str | None:
-    """Returns the answer of a case as the template writes it; None if the template refuses it."""
-    assert found.family is not None
-    calls = [
-        found.template_call(new_call_id(found.family.call_id, name, i), name, json.dumps(arguments))
-        for i, (name, arguments) in enumerate(case.calls)
-    ]
-    messages = [Message("user", "Go."), TemplateMessage("assistant", "", extra_fields={"tool_calls": calls})]
-    try:
-        prompt = render_text(messages[:1], tokenizer, True, case.tools)
-        text = render_text(messages, tokenizer, False, case.tools).removesuffix(turn_suffix(messages, tokenizer))
-    except InputError:
-        return None
-    shared = next((i for i, (a, b) in enumerate(zip(prompt, text, strict=False)) if a != b), len(prompt))
-    is_dropped = len(case.calls) > 1 and text[shared:] == written_by_template(
-        tokenizer, found, Case(case.tools, case.calls[:1])
-    )
-    return None if is_dropped else text[shared:]
-
-
-def mistral_texts(env: Path, cases: Sequence[Case]) -> Iterator[Written]:
-    """Yields the cases as mistral-common writes them."""
-    lines = "".join(json.dumps({"tools": case.tools, "calls": case.calls}) + "\n" for case in cases)
-    done = subprocess.run([env / "bin/python", DRIVER], input=lines, capture_output=True, text=True, check=True)
-    for case, line in zip(cases, done.stdout.splitlines(), strict=True):
-        for version, text in json.loads(line).items():
-            yield Written(f"mistral-common {version}", "mistral_list", case, text)
-
-
-def parse(written: Written, pieces: Sequence[str]) -> ParsedText:
-    """Parses pieces of a text."""
-    family = next(family for family in load_families() if family.name == written.family)
-    parser = ToolCallParser(family.template, written.case.tools, python=family.python)
-    parsed = ParsedText()
-    for piece in pieces:
-        parsed += parser.feed(piece)
-    return parsed + parser.finish()
 
 
 def parse_rows(texts: Sequence[Written]) -> Iterator[Row]:
@@ -338,17 +223,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env-dir", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", default=["parse", "splits", "drafts", "enforced", "speed"])
+    parser.add_argument("--only", nargs="*", default=["parse", "peers", "splits", "drafts", "enforced", "speed"])
     parsed = parser.parse_args()
-    return print_rows(measure(parsed.env_dir / "clients", read_cases(parsed.data), set(parsed.only)))
+    return print_rows(measure(parsed.env_dir, read_cases(parsed.data), set(parsed.only)))
 
 
 def measure(env: Path, cases: Sequence[Case], parts: set[str]) -> Iterator[Row]:
     """Yields the rows of the wanted parts."""
-    if parts & {"parse", "splits"}:
-        texts = [*template_texts(env, cases), *mistral_texts(env, cases)]
+    if parts & {"parse", "peers", "splits"}:
+        texts = [*template_texts(env / "clients", cases), *library_texts(env / "clients", cases)]
         if "parse" in parts:
             yield from parse_rows(texts)
+        if "peers" in parts:
+            yield from peer_rows(env, [*texts, *pythonic_texts(texts), *enforced_texts(cases)])
         if "splits" in parts:
             yield from split_rows(texts)
     if parts & {"drafts", "enforced", "speed"}:
