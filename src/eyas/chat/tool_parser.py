@@ -10,7 +10,7 @@ may still become the beginning or the end of a region is held back, so the resul
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -33,7 +33,7 @@ class ParsedCall:
     arguments: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # a frozen one takes longer, and each token makes one
 class ParsedText:
     """The parts that new text adds to an answer: content, reasoning, and whole calls."""
 
@@ -69,6 +69,9 @@ class ToolCallParser:
         self._python = python
         self._open = {name: _pattern(field, "open") for name, field in self._fields.items()}
         self._close = {name: _pattern(field, "close") for name, field in self._fields.items()}
+        # By region: the signs with which the next border may begin; None if they are unknown.
+        closing = {name: None if name == TOOL_CALLS else _first_signs([border]) for name, border in self._close.items()}
+        self._signs = {None: _first_signs(self._open.values()), **closing}
         self._text = ""
         self._position = 0  # the text before it is done
         self._region: str | None = None
@@ -90,7 +93,11 @@ class ToolCallParser:
 
     def feed(self, text: str) -> ParsedText:
         """Appends text to the answer. Returns what is certain now."""
+        signs, is_read = self._signs[self._region], self._position == len(self._text)
         self._text += text
+        if is_read and signs is not None and signs.isdisjoint(text):  # most pieces are a token without these signs
+            self._position = len(self._text)
+            return self._read_text(text)
         return self._advance(at_end=False)
 
     def finish(self) -> ParsedText:
@@ -122,9 +129,6 @@ class ToolCallParser:
         self._spans.append((phase, start + offset, end + offset))
 
     def _advance(self, at_end: bool) -> ParsedText:
-        if not at_end and self._region != TOOL_CALLS and not self._may_have_border():
-            start, self._position = self._position, len(self._text)
-            return self._read_text(self._text[start:])
         parsed = ParsedText()
         while True:
             region, match, hold = self._next_border(at_end)
@@ -153,19 +157,10 @@ class ToolCallParser:
             self._num_dropped += match.end()
             self._position = 0
 
-    def _borders(self) -> Mapping[str, "_Border | None"] | Mapping[None, "_Border | None"]:
-        """Returns the borders that may come next, by the region that they open; None closes the region."""
-        return self._open if self._region is None else {None: self._close[self._region]}
-
-    def _may_have_border(self) -> bool:
-        """Returns False if no border begins in the new text. Most new texts are one token without its first letter."""
-        new = self._text[self._position :]
-        borders = [border for border in self._borders().values() if border is not None]
-        return any(border.first is None or not border.first.isdisjoint(new) for border in borders)
-
     def _next_border(self, at_end: bool) -> tuple[str | None, Any, int]:
         """Finds the next border: the region that it opens or None, its match, and where to hold text back."""
-        borders = self._borders()
+        # The borders that may come next, by the region that they open; None closes the region.
+        borders = self._open if self._region is None else {None: self._close[self._region]}
         found: list[tuple[int, int, str | None, Any]] = []
         hold = len(self._text)
         for region, border in borders.items():
@@ -183,20 +178,18 @@ class ToolCallParser:
         return first[2], first[3], hold
 
     def _read_text(self, text: str) -> ParsedText:
-        if self._region is None and self._fields.get(CONTENT) is not None and self._open[CONTENT] is not None:
+        if self._region is None and self._open.get(CONTENT) is not None:
             return ParsedText()  # the template says which text is content, and this is none
-        if self._region not in (None, CONTENT):
-            return ParsedText(reasoning=text)
-        return self._add_content(text)
+        return self._add_content(text) if self._region in (None, CONTENT) else ParsedText("", text)
 
     def _add_content(self, text: str) -> ParsedText:
         text = self._space + text
         if self._follows_call:
             text = text.lstrip()
+            self._follows_call = not text
         content = text.rstrip()
         self._space = text[len(content) :]
-        self._follows_call = self._follows_call and not content
-        return ParsedText(content=content)
+        return ParsedText(content)
 
     def _read_call(self, end: int, is_complete: bool) -> ParsedText:
         """Ends the region of a tool call. Returns its calls, or its text as content if it cannot be read."""
@@ -239,8 +232,7 @@ class _Border:
     def __init__(self, pattern: str, is_final: bool, first: frozenset[str] | None = None) -> None:
         self.is_final, self.first = is_final, first
         compiled = regex.compile(pattern, regex.DOTALL)
-        self.search = compiled.search
-        self.finditer = compiled.finditer
+        self.search, self.finditer = compiled.search, compiled.finditer
 
 
 def _pattern(field: Mapping[str, Any], name: str) -> _Border | None:
@@ -256,6 +248,14 @@ def _pattern(field: Mapping[str, Any], name: str) -> _Border | None:
         is_final=not any(a != b and a.startswith(b) for a in literals for b in literals),
         first=frozenset(literal[:1] for literal in literals),
     )
+
+
+def _first_signs(borders: Iterable[_Border | None]) -> frozenset[str] | None:
+    signs: frozenset[str] | None = frozenset()
+    for border in borders:
+        if border is not None:
+            signs = None if signs is None or border.first is None else signs | border.first
+    return signs
 
 
 def _call(name: Any, arguments: Any) -> ParsedCall:

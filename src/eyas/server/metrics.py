@@ -7,18 +7,18 @@ SGLang's dashboard asks for, and old names of vLLM, repeat others.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain
+from itertools import chain
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from eyas.engine.async_engine import EngineStats
 from eyas.engine.canary import CanaryStatus
 from eyas.engine.counters import STEP_BOUNDS, EngineCounters
-from eyas.server.request_metrics import RequestMetrics
+from eyas.server.request_metrics import RequestMetrics, build_histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FINISH_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}  # eyas's -> vLLM's
@@ -154,13 +154,8 @@ def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
     config = GaugeMetricFamily("vllm:cache_config_info", "Always 1; the labels describe the KV cache.", labels=[*info])
     config.add_metric([*info.values()], 1)
     yield config
-    bounds = (*(str(float(bound)) for bound in STEP_BOUNDS), "+Inf")
-    yield HistogramMetricFamily(
-        "vllm:iteration_tokens_total",
-        "Prompt tokens of a prefill, or output tokens of a round.",
-        [*zip(bounds, accumulate(counters.steps), strict=True)],
-        counters.step_tokens,
-    )
+    name, text = "vllm:iteration_tokens_total", "Prompt tokens of a prefill, or output tokens of a round."
+    yield build_histogram(name, text, STEP_BOUNDS, counters.steps, counters.step_tokens)
     yield CounterMetricFamily(
         "vllm:num_preemptions",
         "Preemptions: a running request gave up its memory and waits again.",

@@ -144,4 +144,4 @@ class AnswerParser:
 
 def _texts(parsed: ParsedText) -> dict[str, Any]:
     texts = {"content": parsed.content} if parsed.content else {}
-    return texts | ({"reasoning_content": parsed.reasoning, "reasoning": parsed.reasoning} if parsed.reasoning else {})
+    return texts | {"reasoning_content": text, "reasoning": text} if (text := parsed.reasoning) else texts
