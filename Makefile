@@ -31,6 +31,7 @@
 # Containers (docker, or BUILDER=buildah):
 # make pin                writes the digests of the images into deploy/images.env (needs the internet)
 # make image-eyas TAG=REGISTRY/NAME:TAG      builds deploy/Dockerfile; also image-eyas-gpu, image-sglang, image-vllm
+#                                            (TORCH_INDEX=URL: the package index of eyas's images for torch)
 #
 # PYTHON=python3.12 sets the interpreter (3.11 or newer). PEERS=DIR sets the directory of the peers.
 
@@ -219,14 +220,15 @@ DOCKERFILE_eyas-gpu := Dockerfile.gpu
 DOCKERFILE_sglang := sglang/Dockerfile
 DOCKERFILE_vllm := vllm/Dockerfile
 
-# BUILDER=buildah builds without a daemon.
+# BUILDER=buildah builds without a daemon. Its own image format has no health check, docker's has one.
 BUILDER ?= docker
+export BUILDAH_FORMAT ?= docker
 
 image-eyas image-eyas-gpu image-sglang image-vllm: image-%:
 	@test -n "$(TAG)" || { echo "TAG is not set. Run: make $@ TAG=REGISTRY/NAME:TAG" >&2; exit 2; }
 	$(BUILDER) build -t "$(TAG)" -f deploy/$(DOCKERFILE_$*) --build-arg BUILD_IMAGE="$(BUILD_IMAGE)" \
 	  --build-arg PYTHON_IMAGE="$(PYTHON_IMAGE)" --build-arg SGLANG_IMAGE="$(SGLANG_IMAGE)" \
-	  --build-arg VLLM_IMAGE="$(VLLM_IMAGE)" .
+	  --build-arg VLLM_IMAGE="$(VLLM_IMAGE)" $(if $(TORCH_INDEX),--build-arg TORCH_INDEX="$(TORCH_INDEX)") .
 
 # torch is installed first and alone, so that pip takes the CPU build if the index has one (2.13.0+cpu sorts above
 # 2.13.0). The next installation then finds the requirement satisfied.
