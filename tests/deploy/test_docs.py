@@ -1,4 +1,4 @@
-"""docs/deploy.md and deploy-jobs.md name only what exists. tests/e2e/test_docs.py runs its commands."""
+"""docs/deploy.md, images.md and deploy-jobs.md name only what exists. tests/e2e/test_docs.py runs its commands."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from eyas.deploy.config import DeployConfig
 from eyas.privacy.surrogates import KEY_VARIABLE
 
 ROOT = Path(__file__).parents[2]
-PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("deploy.md", "deploy-jobs.md"))
+PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("deploy.md", "images.md", "deploy-jobs.md"))
 
 
 def test_its_recipe_is_valid():

@@ -146,9 +146,9 @@ def test_parameters_without_an_effect_are_accepted(http):
     assert chat(http, messages=history).status_code == 200
 
 
-def test_the_guide_lists_what_is_ignored():
-    guide = (Path(__file__).parents[2] / "docs" / "guide-serving.md").read_text(encoding="utf-8")
-    assert [name for name in IgnoredParameters.model_fields if f"`{name}`" not in guide] == []
+def test_the_page_of_the_api_lists_what_is_ignored():
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    assert [name for name in IgnoredParameters.model_fields if f"`{name}`" not in page] == []
 
 
 def test_one_model_and_a_head_request(http):
