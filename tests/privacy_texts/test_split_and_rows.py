@@ -64,11 +64,12 @@ def test_pairs_use_each_name_equally_often_and_never_twice_in_a_text(part: str) 
     for texts in sets_of(LANGUAGES, "develop" if part == "develop" else "report"):
         made = make_pairs(texts)
         assert len(made) == PAIRS
-        assert set(Counter(pair.name for pair in made).values()) == {PAIRS // len(texts.names)}
+        uses = Counter(pair.name for pair in made).values()
+        assert max(uses) - min(uses) <= (PAIRS % len(texts.names) > 0)
         assert len({(pair.name, pair.private.group) for pair in made}) == PAIRS
         assert len({(pair.name, pair.public.group) for pair in made}) == PAIRS
         frequent = Counter(pair.private.group for pair in made)
-        assert set(frequent) == {text.group for text in texts.private}
+        assert len(frequent) == min(PAIRS, len(texts.private))
         assert max(frequent.values()) <= 3 * min(frequent.values())
 
 

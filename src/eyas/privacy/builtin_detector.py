@@ -16,6 +16,7 @@ from eyas.privacy.labeled_values import find_birth_dates, find_labeled_values
 from eyas.privacy.labels import ValueMatcher
 from eyas.privacy.name_tagger import Tagger
 from eyas.privacy.phone_email_ip import find_emails, find_ip_addresses, find_phone_numbers
+from eyas.privacy.private_values import find_private_values
 from eyas.privacy.places import UNLISTED_SCORE, WEAK_SCORE, find_listed_towns, find_places
 from eyas.privacy.secrets import find_secrets
 from eyas.privacy.span import Span, merge_spans
@@ -25,7 +26,7 @@ from eyas.privacy.value_labels import find_labels
 from eyas.privacy.word_lists import LANGUAGES, Lexicon, load_lexicon
 from eyas.privacy.words import split_words
 
-VERSION = 5  # increased when the same text gives other spans
+VERSION = 6  # increased when the same text gives other spans
 _PACKAGES = ("phonenumbers", "python-stdnum", "faker", "detect-secrets", "simplemma")
 
 
@@ -42,10 +43,12 @@ class BuiltinDetector:
 
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
         """Returns one list of spans for each text; the spans of a text are sorted and do not overlap."""
-        return [
-            merge_spans(without_documentation(text, self._find(text, language)))
-            for text, language in zip(texts, languages, strict=True)
-        ]
+        found = []
+        for text, language in zip(texts, languages, strict=True):
+            spans = merge_spans(without_documentation(text, self._find(text, language)))
+            values = without_documentation(text, find_private_values(plain_text(text), spans, language))
+            found.append(merge_spans((*spans, *values)))
+        return found
 
     def _find(self, text: str, language: str) -> Iterator[Span]:
         plain = plain_text(text)  # has the same positions

@@ -18,7 +18,7 @@ from eyas.privacy.value_labels import find_labels, is_label
 from eyas.privacy.words import split_words
 
 _FILE = "labeled_values"
-_DATES, _PATTERNS = load_patterns(_FILE).tested, load_patterns(_FILE).exact
+DATES, _PATTERNS = load_patterns(_FILE).tested, load_patterns(_FILE).exact
 UNITS = _PATTERNS["units"]
 """Matches behind a number that is an amount."""
 _DATE_LABELS = ("BIRTH_DATE", "BORN", "PIN", "PIN_WORD")  # whose values look like dates
@@ -104,7 +104,7 @@ def find_values_below(heading: str, cells: Iterable[tuple[int, str]], language: 
 def find_birth_dates(text: str, people: Iterable[Span], language: str) -> Iterator[Span]:
     """Yields the spans of dates right behind a name, in a text about a birth or about private life."""
     ends = {span.end for span in people}
-    for match in _DATES["date_behind_name"].finditer(text):
+    for match in DATES["date_behind_name"].finditer(text):
         is_birth = any(label.kind in ("BIRTH_DATE", "BORN") for label in find_labels(text))
         if match.start() in ends and (is_birth or is_about_private_life(text, language)):
             yield Span(*match.span("value"), "BIRTH_DATE", 0.6, "builtin.label")
@@ -139,10 +139,10 @@ def find_labeled_values(text: str, language: str) -> Iterator[Span]:
         while found and found[-1][1] > start:  # the nearer label counts
             found.pop()
         found.append((start, end, rule.kind))
-    for match in _DATES["date_before_birth"].finditer(text):
+    for match in DATES["date_before_birth"].finditer(text):
         if _is_private_birth(text, match, language):
             found.append((*match.span("value"), "BIRTH_DATE"))
-    dates = list(_DATES["old_date"].finditer(text))
+    dates = list(DATES["old_date"].finditer(text))
     if dates and _is_medical(text, language):
         found.extend((*match.span("value"), "BIRTH_DATE") for match in dates)
     for start, end, kind in found:

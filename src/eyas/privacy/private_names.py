@@ -7,8 +7,10 @@ or a person of a school problem stays. So do towns, in a record without personal
     my landlord Tevita Fifita keeps my deposit  private_relations_before, own_relation, private_matters_near
     Who was Tevita Fifita, the painter?         public_hints_near, public_matters_near
 
-Each word table of languages/*/context.toml is a feature: the number of its entries in the sentence of the name (near)
-and elsewhere in the text (far). A logistic model with the weights of data/name_weights.toml joins the features.
+Each word table of languages/*/context.toml and topics.toml gives features: the number of its entries in the sentence of
+the name (near) and elsewhere in the text (far), and whether one stands right before the name (left) or behind it
+(right). Another feature is the score of the words around the name (context_model.py). A logistic model joins them; its
+weights are in languages/*/weights/private_names.toml.
 """
 
 import math
@@ -18,14 +20,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eyas.privacy.cjk_words import CJK_LANGUAGES
+from eyas.privacy.context_model import ContextWords, load_weights
 from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
 from eyas.privacy.surrogates import name_parts
-from eyas.privacy.word_lists import UNICASED, read_data_file
+from eyas.privacy.word_lists import UNICASED, tables_of_files
 from eyas.privacy.words import TERMS, split_words
 
 COUNTED = (  # tables whose entries count around a name
     "private_matters", "private_hints", "public_matters", "public_hints", "invented_frames", "first_person",
+    *sorted(tables_of_files("topics")),
 )  # fmt: skip
 PUBLIC = ("public_matters", "public_hints", "invented_frames")
 _BEFORE = ("private_relations", "private_contacts")
@@ -41,10 +45,12 @@ _DENSITY = {"zh": 3, "ja": 2, "ko": 2}  # words of these scripts are shorter: th
 _LONG = 3  # characters of a Chinese or Japanese name from which on it holds a surname and a given name
 _REACH_OF_DATA = 200  # characters around a name in which other personal data is near
 _NUMBER = re.compile(r"\d+")
+_MAX_GAP = 2  # characters between a name and an entry right beside it
+_MAX_MENTIONS = 12  # of one name that are read
 _MIN_NUMBERS = 2  # in a school problem
 _SENTENCE_END = re.compile(r"[.!?؟।]+(?=\s|\Z)|[。！？\n]")
 _PUNCTUATION = " \n　、。，！？：:「」『』“”（）()・"
-_THRESHOLD = 0.45  # probability from which on a name is private
+_THRESHOLD = 0.55  # probability from which on a name is private
 _SURE = 0.6  # probability from which on a private person makes the other persons of the record likelier
 
 
@@ -78,7 +84,7 @@ def select_private(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
     """
     names = describe_names(texts, spans, language)
     others = any(span.kind not in _NO_EVIDENCE for group in spans for span in group)
-    weights: dict[str, float] = read_data_file("data/name_weights")["weights"]
+    weights = load_weights(language, "private_names")["features"]
     scores = [score_features(name.features, weights) for name in names]
     if max(scores, default=0.0) >= _SURE:
         scores = [score_features({**name.features, "beside_private": 1.0}, weights) for name in names]
@@ -138,32 +144,44 @@ class _Context:
         self.language, self.is_cjk, self.density = language, language in CJK_LANGUAGES, _DENSITY.get(language, 1)
         self.is_unicased = language in UNICASED
         self.people = [span for span in spans if span.kind == "PERSON"]
+        self.weights = load_weights(language, "private_names")["words"]
+        self.context = ContextWords(text, [(span.start, span.end) for span in self.people], language)
         self.data = sorted(span.start for span in spans if span.kind not in _NO_EVIDENCE)
         entries = load_matcher(_TABLES, language).find(self.words)
         self.places: dict[str, list[int]] = {table: [] for table in _TABLES}  # table -> positions of its entries
         self.known: list[tuple[int, int]] = []  # positions of well-known names
+        self.beside: dict[tuple[str, int], set[str]] = {}  # side of an entry, its inner edge -> its tables
         inside = {k for span in self.people for k in range(span.start, span.end)}
         for start, end, table in entries:
             if table == "public_people":
                 self.known.append((start, end))
             elif start not in inside:
                 self.places[table].append(start)
+                self.beside.setdefault(("left", end), set()).add(table)
+                self.beside.setdefault(("right", start), set()).add(table)
+        self.counted = [table for table in COUNTED if self.places[table]]
         self.ends = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
 
         is_task = bool(self.places["invented_frames"]) and not self.places["first_person"] and not self.data
         self.is_school_problem = is_task and len(_NUMBER.findall(text)) >= _MIN_NUMBERS
 
     def describe(self) -> list[DetectedName]:
-        """Returns all names of the text with their features."""
-        return [self._describe(span) for span in self.people]
+        """Returns all names of the text with their features. A name of many mentions has those of the first ones."""
+        seen: dict[str, list[DetectedName]] = {}
+        for span in self.people:
+            mentions = seen.setdefault(self.text[span.start : span.end], [])
+            is_new = len(mentions) < _MAX_MENTIONS
+            mentions.append(self._describe(span) if is_new else replace(mentions[0], span=span))
+        return sorted((name for mentions in seen.values() for name in mentions), key=lambda name: name.span)
 
     def _describe(self, span: Span) -> DetectedName:
         left = max(self.ends[bisect_right(self.ends, span.start) - 1], span.start - _NEAR)
         right = min(self.ends[bisect_left(self.ends, span.end)], span.end + _NEAR)
         rule = span.rule.rpartition(".")[2]
-        features = {f"rule_{rule}": 1.0, self.language: 1.0, f"{self.language}_rule_{rule}": 1.0}
+        features = {f"rule_{rule}": 1.0}
+        features["context"] = self.context.score(span.start, span.end, self.weights)
         words = self._words_of(span)
-        for table in COUNTED:
+        for table in self.counted:
             near = _count(self.places[table], left, right)
             around = _count(self.places[table], min(left, span.start - _FAR), max(right, span.end + _FAR))
             features[f"{table}_near"] = min(near, _MAX_COUNT)
@@ -172,13 +190,16 @@ class _Context:
             features[f"{table}_before"] = float(
                 _count(self.places[table], max(left, span.start - _REACH // self.density), span.start) > 0
             )
+        for gap in range(_MAX_GAP + 1):
+            for side, edge in (("left", span.start - gap), ("right", span.end + gap)):
+                features |= dict.fromkeys((f"{table}_{side}" for table in self.beside.get((side, edge), ())), 1.0)
         features["own_relation"] = float(self._has_own_relation(span, left))
         features["first_person_beside"] = float(
             _count(self.places["first_person"], max(left, span.start - _BESIDE), min(right, span.end + _BESIDE)) > 0
         )
         features["school_problem"] = float(self.is_school_problem)
         features["term"] = float(words <= TERMS)
-        is_about_public = any(features[f"{table}_{place}"] for table in PUBLIC for place in ("near", "far"))
+        is_about_public = any(features.get(f"{table}_{place}") for table in PUBLIC for place in ("near", "far"))
         features["nothing_public"] = float(not is_about_public)
         is_near = _count(self.data, span.start - _REACH_OF_DATA, span.end + _REACH_OF_DATA) > 0
         features["doubt"] = 1 - span.score

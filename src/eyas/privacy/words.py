@@ -9,8 +9,8 @@ from eyas.privacy.word_lists import Lexicon, read_words
 
 # Signs inside words that are no letters: Arabic vowels; Devanagari vowels, virama, nukta; joiners.
 _SIGNS = "\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u0900-\u0903\u093a-\u094f\u0951-\u0957\u0962\u0963\u200c\u200d"
-_LETTERS = rf"[^\W\d_]+(?:[{_SIGNS}]+[^\W\d_]*)*"
-WORD = rf"{_LETTERS}(?:['’]{_LETTERS})*"
+LETTERS = rf"[^\W\d_]+(?:[{_SIGNS}]+[^\W\d_]*)*"
+WORD = rf"{LETTERS}(?:['’]{LETTERS})*"
 """Letters, with apostrophes inside ("O'Brien", "m'appelle"). Digits and underscores end a word."""
 _WORD = re.compile(WORD)
 # Articles and prepositions that French, Italian and Portuguese join to a name: "d'Anna", "dell'Anna", "qu'Anna".

@@ -1,0 +1,136 @@
+"""Finds numbers, codes, dates and user names that the words around them make private, without a label that is known.
+
+The other detectors know formats and labels. Here a linear model decides, with the shape of the value and the words
+around it (context_model.py); its weights are in languages/*/weights/private_values.toml.
+
+    text                                         value        features of its shape
+    the keypad by the gate takes 4821            4821         code:9, digits:4
+    Booked under Fifita, car NT05GNG             NT05GNG      code:A9A, digits:2, letters:5
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from eyas.privacy.context_model import ContextWords, load_weights
+from eyas.privacy.labeled_values import DATES
+from eyas.privacy.span import Span
+
+THRESHOLD = 0.7  # logarithm of the odds from which on a value is private
+_CHUNK = re.compile(r"[0-9A-Za-zÀ-ɏЀ-ӿ]+")  # Chinese letters stand beside a number without a blank
+_HANDLE = re.compile(r"(?<![A-Za-z0-9_.])@[A-Za-z0-9_][A-Za-z0-9_.]{2,29}")
+_ODD = re.compile(r"[!-~]{6,}")
+_ODD_SIGNS = re.compile(r"(?=.*[A-Za-z])(?=.*\d)(?!.*(?:[()\[\]{}<>;=|\\`/]|@\w+\.))")
+_EDGES = "\"'()[]{}<>,.;:!?*#_~`|"
+_GAPS = frozenset(("", " ", "-", ".", "/", ":", " - ", "·"))  # between two chunks of a code
+_MAX_CHUNKS, _MAX_CAPITALS = 8, 4
+_MIN_DIGITS = 3
+_MIN_ODD, _MAX_ODD = 6, 40  # characters
+_WORD = re.compile(r"[^\W\d_]+")
+_RUN = re.compile(r"(.)\1+")
+_YEAR = re.compile(r"(?:19|20)\d\d")
+_SHAPE = 12  # characters of a shape
+_MAX_COUNTED = 17  # digits
+
+
+# Words with capitals and a number, in both orders: "Hinter der Mühle 11", "9 Kirkgate".
+_CAPITAL = r"[A-ZÀ-ÖØ-ÞĀ-Ž][^\W\d_]{0,24}[.'’-]?(?:[^\W\d_]{1,24})?"
+_SMALL = r"(?:de|del|della|der|den|dem|des|di|do|da|dos|das|du|la|le|les|los|las|het|van|von|zum|zur|am|an|op|of|the|na|och)"
+_STREETS = (
+    re.compile(rf"(?<!\w){_CAPITAL}(?: (?:{_SMALL} ){{0,2}}{_CAPITAL}){{0,4}},? (?:nr?\.? ?|nº ?|č\. ?)?\d{{1,4}} ?[a-zA-Z]?(?!\w)"),
+    re.compile(rf"(?<![\w.,])\d{{1,4}}[a-zA-Z]?,? {_CAPITAL}(?: (?:{_SMALL} ){{0,2}}{_CAPITAL}){{0,3}}(?!\w)"),
+)  # fmt: skip
+
+
+class Value(NamedTuple):
+    """A value that may be private: its position, and "date", "handle", "street", "odd" (like a password) or "code"."""
+
+    start: int
+    end: int
+    form: str
+
+
+def find_candidates(text: str) -> list[Value]:
+    """Returns the values of a text that may be private, in order. Takes linear time."""
+    found = [Value(*match.span(), "date") for match in DATES["any_date"].finditer(text)]
+    found += [Value(*match.span(), "handle") for match in _HANDLE.finditer(text)] if "@" in text else []
+    for match in _ODD.finditer(text):
+        value = match[0].lstrip(_EDGES)
+        start, value = match.end() - len(value), value.rstrip(_EDGES)
+        if _MIN_ODD <= len(value) <= _MAX_ODD and _ODD_SIGNS.match(value) and not value.isalnum():
+            found.append(Value(start, start + len(value), "odd"))
+    if any(map(str.isdigit, text)):
+        found += _find_codes(text)
+        found += [Value(*match.span(), "street") for pattern in _STREETS for match in pattern.finditer(text)]
+    kept: list[Value] = []
+    for value in sorted(found, key=lambda one: (one.start, -one.end)):
+        if not kept or value.start >= kept[-1].end:
+            kept.append(value)
+    return kept
+
+
+def _find_codes(text: str) -> Iterator[Value]:
+    """Yields runs of chunks with digits or capitals: "PW 6193 1381", "NT05GNG"."""
+    start = end = num_chunks = num_digits = 0
+    for match in _CHUNK.finditer(text):
+        digits = sum(map(str.isdigit, match[0]))
+        is_part = digits > 0 or (match[0].isupper() and len(match[0]) <= _MAX_CAPITALS)
+        if num_chunks and (not is_part or num_chunks == _MAX_CHUNKS or text[end : match.start()] not in _GAPS):
+            if num_digits >= _MIN_DIGITS:
+                yield Value(start, end, "code")
+            num_chunks = num_digits = 0
+        if is_part:
+            start = start if num_chunks else match.start()
+            end, num_chunks, num_digits = match.end(), num_chunks + 1, num_digits + digits
+    if num_digits >= _MIN_DIGITS:
+        yield Value(start, end, "code")
+
+
+def shape_features(written: str, form: str) -> Iterator[str]:
+    """Yields the features of a value without the words around it.
+
+    Args:
+        written: The value.
+        form: Its form, see Value.
+    """
+    shape = "".join("9" if char.isdigit() else "A" if char.isupper() else "a" if char.isalpha() else char
+                    for char in written).replace(" ", "_")  # fmt: skip
+    if form == "street":
+        for word in _WORD.findall(written.casefold()):
+            yield from (f"in:{word}", f"in:{word[:4]}*", f"in:*{word[-4:]}", f"in:*{word[-3:]}")
+    num_digits, short = min(shape.count("9"), _MAX_COUNTED), _RUN.sub(r"\1", shape)
+    yield from (f"form:{form}", f"{form}:{short[:_SHAPE]}", f"shape:{shape[: 2 * _SHAPE]}")
+    yield from (f"{form}:digits:{num_digits}", f"{form}:letters:{min(sum(map(str.isalpha, shape)), _SHAPE)}")
+    if written.isdigit():
+        yield f"number:{num_digits}"
+    if year := _YEAR.search(written) if form == "date" or len(written) == 4 else None:
+        yield f"{form}:year:{year[0][:3]}"
+
+
+def find_private_values(text: str, known: Sequence[Span], language: str) -> Iterator[Span]:
+    """Yields the spans of private values. A value that drops the record is a SECRET, another number a CUSTOMER_ID.
+
+    Args:
+        text: The text, with plain characters (`plain_text`).
+        known: The spans that other detectors found in the text, in order. Only names and places may lie in a value.
+        language: The language of the text (ISO 639-1).
+    """
+    taken = [span for span in known if span.kind not in ("PERSON", "LOCATION")]
+    ends = [span.end for span in taken]
+    values = [value for value in find_candidates(text)
+              if (k := bisect_right(ends, value.start)) == len(taken) or taken[k].start >= value.end]  # fmt: skip
+    if not values:
+        return
+    context = ContextWords(text, [(span.start, span.end) for span in known if span.kind == "PERSON"], language)
+    private, dropped = map(load_weights(language, "private_values").__getitem__, ("private", "dropped"))
+    for start, end, form in values:
+        shape = list(shape_features(text[start:end], form))
+        if context.score(start, end, private) + _add(shape, private) > THRESHOLD:
+            kind = {"date": "BIRTH_DATE", "handle": "HANDLE", "street": "ADDRESS"}.get(form)
+            is_dropped = kind is None and _add([*context.features(start, end), *shape], dropped) > 0
+            yield Span(start, end, kind or ("SECRET" if is_dropped else "CUSTOMER_ID"), 0.5, "builtin.context")
+
+
+def _add(features: Iterable[str], weights: Mapping[str, float]) -> float:
+    return weights["bias"] + sum(weights.get(feature, 0.0) for feature in features)
