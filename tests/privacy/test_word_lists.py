@@ -28,7 +28,6 @@ LABEL_TABLES = (
     "dot_words",
     "non_secrets",
     "month_names",
-    "conditions",
 )
 FOLDERS = PACKAGE / "languages"
 FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.toml"))

@@ -20,7 +20,6 @@ from eyas.privacy.case_insensitive import letter_runs, lower_text
 from eyas.privacy.dictionary import WITH_COMPOUNDS
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
-from eyas.privacy.value_labels import find_labels
 from eyas.privacy.word_lists import load_lexicon, read_words
 from eyas.privacy.words import NAMED_THINGS
 
@@ -56,10 +55,6 @@ def find_addresses(text: str, language: str) -> Iterator[Span]:
         words = match[1].lower().replace(",", "").split()[1:-1]
         if not any(_EXACT["no_street_name"].fullmatch(word) or word in load_lexicon().stop for word in words):
             yield _with_town(text, *match.span(1), 0.6)
-    for label in find_labels(text):
-        match = _EXACT["field"].match(text, label.end) if label.kind == "ADDRESS" else None
-        if match and _is_address_field(text, label.start, match):
-            yield Span(match.start(2), match.start(2) + len(match[2].rstrip()), "ADDRESS", 0.8, "builtin.label")
 
 
 def _find_streets(text: str, language: str) -> Iterator[re.Match[str]]:
@@ -78,14 +73,6 @@ def _find_streets(text: str, language: str) -> Iterator[re.Match[str]]:
             yield match
 
 
-def _is_address_field(text: str, start: int, match: re.Match[str]) -> bool:
-    """Returns True if the value after a label at position `start` is an address."""
-    before, value = text[max(0, start - 1) : start], match[2]
-    if before in ("*", "&", "_") or (match[1] and before not in ("", "\n")) or _ANY_CASE["no_value"].match(value):
-        return False
-    return bool(_EXACT["digit"].search(value) and _EXACT["three_letters"].search(value))
-
-
 def _find_compounds(text: str, language: str) -> Iterator[re.Match[str]]:
     """Yields matches of streets whose name and kind are one word, with a number: "Lindenstraße 12a"."""
     lower, in_language = lower_text(text), language in WITH_COMPOUNDS
@@ -94,10 +81,7 @@ def _find_compounds(text: str, language: str) -> Iterator[re.Match[str]]:
     # A match has a number after a kind of street, fewer than 200 characters before it and fewer than 100 after it.
     places = [at.start() for at in _PATTERNS.find(text, "number_behind") if lower.endswith(_COMPOUNDS, 0, at.start())]
     for match in _EXACT["compound"].finditer(text, max(0, places[0] - 200), places[-1] + 100) if places else ():
-        if _ANY_CASE["sure_compound"].search(match[0]) or (
-            in_language
-            and ((match[0][0].isupper() and _fills_line(text, match)) or _EXACT["town_behind"].match(text, match.end()))
-        ):
+        if _ANY_CASE["sure_compound"].search(match[0]) or _EXACT["town_behind"].match(text, match.end()):
             yield match
 
 
@@ -107,11 +91,6 @@ def find_postcode_towns(text: str, cities: frozenset[str]) -> Iterator[Span]:
         words = match[1].casefold().split(" ")
         if words[0] not in NAMED_THINGS and any(" ".join(words[:count]) in cities for count in (1, 2, 3)):
             yield Span(*match.span(), "ADDRESS", 0.8)
-
-
-def _fills_line(text: str, match: re.Match[str]) -> bool:
-    before, after = text[max(0, match.start() - 1) : match.start()], text[match.end() : match.end() + 1]
-    return before in ("", "\n") and after in ("", "\n", ",")
 
 
 def _is_no_street(text: str, match: re.Match[str], language: str) -> bool:

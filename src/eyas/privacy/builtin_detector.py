@@ -10,14 +10,14 @@ from eyas.privacy.addresses import find_addresses, find_postcode_towns
 from eyas.privacy.cards_accounts import find_accounts, find_cards
 from eyas.privacy.case_insensitive import plain_text
 from eyas.privacy.documentation_values import without_documentation
-from eyas.privacy.handles import find_handles, find_user_names
+from eyas.privacy.handles import find_user_names
 from eyas.privacy.identifiers import find_identifiers
 from eyas.privacy.labeled_values import find_birth_dates, find_labeled_values
 from eyas.privacy.labels import ValueMatcher
 from eyas.privacy.name_tagger import Tagger
 from eyas.privacy.phone_email_ip import find_emails, find_ip_addresses, find_phone_numbers
-from eyas.privacy.private_values import find_private_values
 from eyas.privacy.places import UNLISTED_SCORE, WEAK_SCORE, find_listed_towns, find_places
+from eyas.privacy.private_values import find_private_values
 from eyas.privacy.secrets import find_secrets
 from eyas.privacy.span import Span, merge_spans
 from eyas.privacy.structured_text import find_field_values, find_table_values
@@ -64,12 +64,10 @@ class BuiltinDetector:
         numbers = list(without_documentation(text, self._find_numbers(plain, language, is_personal)))
         yield from (*structured, *contacts, *labeled, *numbers, *find_birth_dates(plain, people, language))
         is_personal = is_personal or bool(numbers)
-        yield from find_handles(plain, is_personal)
         if is_uncased := language in UNCASED_LANGUAGES:
             towns = list(find_listed_towns(tagger.words, language, is_personal, people))
         else:
-            ends = frozenset(span.end for span in people)
-            towns = list(find_places(text, self._lexicon, language, is_personal, ends))
+            towns = list(find_places(text, self._lexicon, language, is_personal))
         yield from towns
         sure_towns = [town for town in (*towns, *structured) if town.kind == "LOCATION" and town.score > WEAK_SCORE]
         for span in people:

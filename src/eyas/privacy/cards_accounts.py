@@ -1,9 +1,7 @@
 """Finds payment cards, bank accounts and wallets of crypto currencies by checksum, or by the labels beside them."""
 
-import re
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 
 from stdnum import bitcoin, iban, luhn, numdb
 
@@ -15,7 +13,8 @@ from eyas.privacy.value_labels import label_before, labels_before
 _MIN_CARD = 12  # digits
 _EXACT = load_patterns("numbers").exact
 _REACH, _REACH_BEHIND = 48, 24  # characters before and after a number in which "card" says that it is one
-_MIN_IBAN_DIGITS = 8  # of an IBAN with a wrong checksum
+_REACH_OF_ACCOUNT = 32  # characters before an IBAN with a wrong checksum
+_SURE_WALLETS = ("0x", "bc1", "ltc1", "addr1")
 
 
 def find_cards(text: str) -> Iterator[Span]:
@@ -90,51 +89,26 @@ def find_accounts(text: str) -> Iterator[Span]:
     for match in _EXACT["sort_code"].finditer(text):
         yield Span(*match.span(), "ACCOUNT", 0.7)
     for match in _EXACT["wallet"].finditer(text):
-        is_sure = match[0].startswith(("0x", "bc1", "ltc1", "addr1")) or bitcoin.is_valid(match[0])
-        if is_sure or _is_beside_wallet(text, match):
+        if match[0].startswith(_SURE_WALLETS) or bitcoin.is_valid(match[0]):
             yield Span(*match.span(), "ACCOUNT", 0.9)
-    for match in _EXACT["any_wallet"].finditer(text):
-        if any(map(str.isdigit, match[0])) and _is_beside_wallet(text, match):
-            yield Span(*match.span(), "ACCOUNT", 0.7)
-
-
-def _is_beside_wallet(text: str, match: re.Match[str]) -> bool:
-    return any(label.kind in ("WALLET", "ADDRESS") for label in labels_before(text, match.start(), 60))
 
 
 def _find_ibans(text: str) -> Iterator[Span]:
     for match in _EXACT["iban"].finditer(text):
         places = [k for k in range(*match.span()) if text[k].isalnum()]
         compact = "".join(text[k] for k in places).upper()
-        longest = min(34, len(compact)) if _has_ibans(compact[:2]) else 0
-        # The pattern may include the words after: the longest beginning that is an IBAN counts.
-        lengths = (length for length in range(longest, 14, -1) if iban.is_valid(compact[:length], check_country=False))
-        length = next(lengths, 0)
-        if length:
-            yield Span(match.start(), places[length - 1] + 1, "ACCOUNT")
-        elif (
-            longest
-            and sum(map(str.isdigit, compact)) >= _MIN_IBAN_DIGITS
-            and any(label.kind == "ACCOUNT" for label in labels_before(text, match.start(), 32))
-        ):
-            yield Span(match.start(), _end_of_digit_groups(text, places), "ACCOUNT", 0.8)
+        length = _iban_length(compact[:2])
+        if not length or len(compact) < length:
+            continue
+        # The pattern may include the words after the IBAN.
+        is_valid = iban.is_valid(compact[:length], check_country=False)
+        if is_valid or any(label.kind == "ACCOUNT" for label in labels_before(text, match.start(), _REACH_OF_ACCOUNT)):
+            yield Span(match.start(), places[length - 1] + 1, "ACCOUNT", 1.0 if is_valid else 0.8)
 
 
 @cache
-def _has_ibans(country: str) -> bool:
-    """Returns True if a country has IBANs. country: its code of two letters, in capitals."""
-    return bool(numdb.get("iban").info(country)[0][1])
-
-
-def _end_of_digit_groups(text: str, places: list[int]) -> int:
-    """Returns the end of an IBAN whose checksum is wrong: the position after its last digit or adjacent letter.
-
-    Args:
-        text: The text.
-        places: The positions of the letters and digits that the pattern matched, words after the IBAN included.
-    """
-    end = places[0]
-    for place, following in pairwise((*places, places[-1] + 2)):
-        if text[place].isdigit() or following == place + 1:
-            end = place + 1
-    return end
+def _iban_length(country: str) -> int:
+    """Returns the number of characters of a country's IBANs; 0 if it has none. country: two capital letters."""
+    structure = numdb.get("iban").info(country)[0][1].get("bban", "")
+    sizes = [int(size) for size in _EXACT["group"].findall(structure)]
+    return sum(sizes) + len("DE00") if sizes else 0

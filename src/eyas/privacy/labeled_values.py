@@ -67,25 +67,6 @@ def is_about_private_life(text: str, language: str) -> bool:
     return sum(1 if table in _PRIVATE_TABLES else -1 for _, _, table in found) > 0
 
 
-def _is_private_birth(text: str, match: re.Match[str], language: str) -> bool:
-    """Returns True if a medical condition stands beside a date of birth, or if the text is about private life."""
-    first, last = match.start() - _NEAR, match.end() + _NEAR
-    is_near = any(start < last and end > first for start, end in _conditions(text, language))
-    others = text[: max(0, match.start() - len("born"))] + text[match.end() :]  # "born on" is a word of private life
-    return is_near or is_about_private_life(others, language)
-
-
-def _conditions(text: str, language: str) -> set[tuple[int, int]]:
-    """Returns the positions of medical conditions in a text."""
-    return {(start, end) for start, end, _ in load_matcher(("conditions",), language).find(split_words(text))}
-
-
-def _is_medical(text: str, language: str) -> bool:
-    """Returns True if a text names two medical conditions, or one in a text about private life."""
-    conditions = {text[start:end].casefold() for start, end in _conditions(text, language)}
-    return len(conditions) > 1 or (len(conditions) == 1 and is_about_private_life(text, language))
-
-
 def find_values_below(heading: str, cells: Iterable[tuple[int, str]], language: str) -> Iterator[Span]:
     """Yields the spans of values in a column of a table, whose heading is a label.
 
@@ -133,18 +114,15 @@ def find_labeled_values(text: str, language: str) -> Iterator[Span]:
         if is_date or not rule.signs.fullmatch(signs) or UNITS.match(text, match.end()):
             continue
         is_private = label.kind != "BORN" or _PATTERNS["numeric_date"].match(value)
-        if not (is_private or _is_private_birth(text, match, language)):
+        if not (is_private or is_about_private_life(text, language)):
             continue  # "Marie Curie was born on 7 November 1867"
         start, end = match.span("value")
         while found and found[-1][1] > start:  # the nearer label counts
             found.pop()
         found.append((start, end, rule.kind))
     for match in DATES["date_before_birth"].finditer(text):
-        if _is_private_birth(text, match, language):
+        if is_about_private_life(text, language):
             found.append((*match.span("value"), "BIRTH_DATE"))
-    dates = list(DATES["old_date"].finditer(text))
-    if dates and _is_medical(text, language):
-        found.extend((*match.span("value"), "BIRTH_DATE") for match in dates)
     for start, end, kind in found:
         if kind is not None:
             yield Span(start, end, kind, 0.8, "builtin.label")

@@ -1,16 +1,14 @@
 """Finds places that tell something about a person: after "I live in", or listed towns in a text about a person."""
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from eyas.privacy.cjk_words import HAN
 from eyas.privacy.dictionary import is_known
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import PARTICLES, UNICASED, Lexicon, read_entries, read_words
+from eyas.privacy.word_lists import UNICASED, Lexicon, read_entries, read_words
 from eyas.privacy.words import NAMED_THINGS, Words, split_words
 
 UNLISTED_SCORE = 0.5  # of a place in no list of towns, after a phrase that announces a place
@@ -21,19 +19,14 @@ _GENITIVES = ("de", "di", "do", "da", "du")  # after a house or a wedding, a per
 _TABLES = ("words_of_living", "words_of_stays", "nouns_of_places")
 _REACH_OF_LIVING, _REACH_OF_STAYS = 4, 2  # words before a preposition
 _VERB_LAST = ("de", "nl")  # languages whose verb follows the place: "nach Kiel gezogen"
-_FEW_CAPITALS = ("es", "fr", "it", "pt", "pl")  # languages without capitals on months, weekdays, languages
-_REACH_OF_FROM = 24  # characters
 _TOWNS = ("towns", "towns_that_are_words")
 _TABLES_OF_TOWNS = (*_TOWNS, "words_of_living", "words_after_public_places", "words_before_public_places")
 _REACH_OF_TOWNS = 24  # characters between a town and a word such as "live"
 _REACH_UNSPACED = 3  # the same in languages without spaces between words
 _MIN_TOWN = 2  # characters that stay of a town
-_HANGUL = re.compile("[가-힣]*")
 
 
-def find_places(
-    text: str, lexicon: Lexicon, language: str, is_personal: bool, name_ends: frozenset[int] = frozenset()
-) -> Iterator[Span]:
+def find_places(text: str, lexicon: Lexicon, language: str, is_personal: bool) -> Iterator[Span]:
     """Yields the spans of places, of kind "LOCATION": "I live in Paris" -> span of "Paris".
 
     "Paris is the capital of France" alone tells nothing about a person, so "Paris" is not yielded there.
@@ -43,7 +36,6 @@ def find_places(
         lexicon: The lists of names and words.
         language: The language of the text (ISO 639-1).
         is_personal: The text is about a person: it names one, or holds an e-mail address.
-        name_ends: The end positions of people's names in the text.
     """
     announced = _Announcements(split_words(text), language)
     for match in _EXACT["names"].finditer(text):
@@ -54,11 +46,8 @@ def find_places(
         length = _city_length(match[0], lexicon, language, preposition)
         if length:
             yield Span(start, start + length, "LOCATION", 0.8 if lives else 0.5)
-        elif _is_place(match[0], lexicon):
-            if lives or stays or _is_behind_person(text, start, name_ends):
-                yield Span(start, match.end(), "LOCATION", UNLISTED_SCORE)
-            elif preposition and _is_unknown(match[0], language):
-                yield Span(start, match.end(), "LOCATION", WEAK_SCORE)
+        elif (lives or stays or preposition) and _is_place(match[0], lexicon):
+            yield Span(start, match.end(), "LOCATION", UNLISTED_SCORE if lives or stays else WEAK_SCORE)
 
 
 def find_listed_towns(words: Words, language: str, is_personal: bool, people: Sequence[Span]) -> Iterator[Span]:
@@ -80,7 +69,7 @@ def find_listed_towns(words: Words, language: str, is_personal: bool, people: Se
     for start, end, table in found:
         is_home = text.startswith(homes, end)  # "松本在住": the town, not the last name
         is_name = start in names and not is_home
-        if table not in _TOWNS or start < done or is_name or not _is_whole_town(text, start, end, language):
+        if table not in _TOWNS or start < done or is_name:
             continue
         first = start - (_REACH_OF_TOWNS if is_spaced else _REACH_UNSPACED)
         last = end + _REACH_OF_TOWNS if is_spaced else start
@@ -92,16 +81,6 @@ def find_listed_towns(words: Words, language: str, is_personal: bool, people: Se
             done = end
             end -= text[start:end].endswith(suffixes or "\n") and end - start > _MIN_TOWN  # "倉吉市" -> "倉吉"
             yield Span(start, end, "LOCATION", 0.8 if lives else 0.5)
-
-
-def _is_whole_town(text: str, start: int, end: int, language: str) -> bool:
-    """Returns False for a part of a longer Japanese or Korean word."""
-    if language == "ja":
-        return not (start and HAN.match(text, start - 1))
-    rest = _HANGUL.match(text, end)[0] if language == "ko" else ""  # type: ignore[index]  # matches any text
-    rest = rest[1:] if rest[:1] in read_entries("endings_of_places", language) else rest
-    tables = ("particles_after_places", "particles_after_names", "words_behind_homes")
-    return not rest or any(rest.startswith(tuple(read_entries(table, language))) for table in tables)
 
 
 class _Announcements:
@@ -149,21 +128,6 @@ class _Announcements:
         if self.language in _VERB_LAST and following < len(words) and text[end : words.starts[following]] == " ":
             stays |= bool(self.tables.get(words.ends[following]))
         return lives, stays, True
-
-
-def _is_behind_person(text: str, start: int, name_ends: frozenset[int]) -> bool:
-    """Returns True if a person's name and "from" stand before the place at position `start`: "Anna from Kelthorpe"."""
-    ends = (end for end in range(max(0, start - _REACH_OF_FROM), start) if end in name_ends)
-    return any(_EXACT["from_place"].match(text[end:start]) for end in ends)
-
-
-def _is_unknown(name: str, language: str) -> bool:
-    """Returns True if a capitalized word is probably a name.
-
-    Its first word is in no dictionary, or the language capitalizes names but no months, weekdays and languages.
-    """
-    words = [word for word in _EXACT["edge_of_part"].split(name.casefold()) if len(word) > 2 and word not in PARTICLES]
-    return bool(words) and (language in _FEW_CAPITALS or not is_known(words[0], language))
 
 
 def _is_place(name: str, lexicon: Lexicon) -> bool:

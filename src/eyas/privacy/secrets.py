@@ -5,19 +5,17 @@ repeats are bounded, possessive, or begin only at the edge of a word.
 """
 
 import importlib
-import math
 import re
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 from eyas.privacy.dictionary import is_known
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span, split_windows
-from eyas.privacy.value_labels import find_labels, label_before, labels_before
+from eyas.privacy.value_labels import find_labels
 from eyas.privacy.word_lists import load_lexicon, read_data_file
 
 _FORMS = load_patterns("secret_forms")
@@ -25,8 +23,7 @@ _LABELED = load_patterns("named_secrets")
 _EXACT = _LABELED.exact
 _MAX_KEY_BLOCK = 20_000  # characters between the begin and the end of a key
 
-_REACH, _REACH_BEHIND = 60, 30  # characters between a label and a token
-_REACH_OF_LOGINS = 120  # characters
+_REACH = 120  # characters between a token and a word such as "password" or "account"
 _MIN_CHANGES = 6  # between lower case, capitals and digits in a random password
 _TRAILING = ".,;:!?)]}>*"
 _CLOSING = ".,;:)]}>*"  # a password may end with an exclamation mark
@@ -67,19 +64,10 @@ def _find_named(text: str) -> Iterator[Span]:
         if phrase:
             yield Span(*phrase.span("value"), "SECRET", 0.8, "builtin.label")
         yield from _find_after(text, label.end, label.kind == "KEY")
-        start = max(0, label.start - _REACH)
-        before = _EXACT["value_before"].search(text[start : label.start]) if label.kind == "SECRET" else None
-        if before and not _EXACT["code_value"].match(before["value"]):
-            yield Span(start + before.start(), start + before.end("value"), "SECRET", 0.6, "builtin.label")
-    for match in _EXACT["token"].finditer(text):
-        value = match[0].rstrip(_TRAILING)
-        if (labels and _is_likely_password(value) and _is_beside_label(text, *match.span())) or (
-            _is_made_up(match[0].rstrip(_CLOSING)) and _is_beside_login(text, *match.span())
-        ):
-            yield Span(match.start(), match.start() + len(value), "SECRET", 0.6, "builtin.token")
-    for match in _EXACT["random"].finditer(text) if labels else ():
-        value = match[0].rstrip(_TRAILING)
-        if _is_random(value) and _is_beside_label(text, *match.span()):
+    hints = sorted([*(label.start for label in labels), *_find_logins(text)])
+    for match in _EXACT["token"].finditer(text) if hints else ():
+        value = match[0].rstrip(_CLOSING)
+        if _is_made_up(value) and _is_beside_hint(text, *match.span(), hints):
             yield Span(match.start(), match.start() + len(value), "SECRET", 0.6, "builtin.token")
 
 
@@ -98,7 +86,7 @@ def _find_after(text: str, start: int, is_soft: bool) -> Iterator[Span]:
         is_code = (
             _EXACT["code_value"].match(value)
             or (is_soft and _EXACT["name_of_variable"].match(value))
-            or (_EXACT["no_value"].match(value) and not _is_strong_password(value))
+            or (_EXACT["no_value"].match(value) and not _is_likely_password(value))
         )
         if len(value) >= 4 and not is_code and (_is_password(value) or (match["quote"] and _is_odd_word(value))):
             yield _span_of(match, value, 0.7)
@@ -107,7 +95,7 @@ def _find_after(text: str, start: int, is_soft: bool) -> Iterator[Span]:
         value = match["value"].rstrip(_TRAILING)
         num_digits = sum(map(str.isdigit, value))
         is_mixed = not is_soft and value.isalnum() and 2 <= num_digits < len(value) and len(value) >= 7
-        if (_is_strong_password(value) or is_mixed) and not _EXACT["code_value"].match(value):
+        if (_is_likely_password(value) or is_mixed) and not _EXACT["code_value"].match(value):
             yield _span_of(match, value, 0.6)
     is_password = not is_soft and _EXACT["password"].search(text, max(0, start - 12), start)
     match = _EXACT["word_said"].match(text, start) if is_password else None
@@ -119,25 +107,21 @@ def _span_of(match: re.Match[str], value: str, score: float) -> Span:
     return Span(match.start("value"), match.start("value") + len(value), "SECRET", score, "builtin.label")
 
 
-def _is_beside_label(text: str, start: int, end: int) -> bool:
-    """Returns True if a label of a secret stands before or after a token, in the same line and nearer than another."""
-    before = label_before(text, start, _REACH, passing=("CONTACT", "EMAIL"))
-    if before and before.kind in ("SECRET", "KEY"):
-        return "\n" not in text[before.end : start]
-    behind = labels_before(text, end + _REACH_BEHIND, _REACH_BEHIND)
-    return any(label.kind == "SECRET" and label.start >= end for label in behind)
+def _is_beside_hint(text: str, start: int, end: int, hints: Sequence[int]) -> bool:
+    """Returns True if a word such as "password" or "account" stands near a token, in the same line.
+
+    Args:
+        text: The text.
+        start: The start of the token.
+        end: The end of the token.
+        hints: The positions of those words, in order.
+    """
+    first = max(text.rfind("\n", 0, start) + 1, start - _REACH)
+    line_end = text.find("\n", end, end + _REACH)
+    k = bisect_left(hints, first)
+    return k < len(hints) and hints[k] < (line_end if line_end >= 0 else end + _REACH)
 
 
-def _is_beside_login(text: str, start: int, end: int) -> bool:
-    """Returns True if a word such as "account" or "log in" stands near a token, in the same line."""
-    first = max(text.rfind("\n", 0, start) + 1, start - _REACH_OF_LOGINS)
-    line_end = text.find("\n", end, end + _REACH_OF_LOGINS)
-    starts = _find_logins(text)
-    k = bisect_left(starts, first)
-    return k < len(starts) and starts[k] < (line_end if line_end >= 0 else end + _REACH_OF_LOGINS)
-
-
-@lru_cache(maxsize=4)
 def _find_logins(text: str) -> list[int]:
     return [match.start() for match in _LABELED.any_case["login"].finditer(text)]
 
@@ -172,7 +156,7 @@ def _is_value(value: str, is_quoted: bool, is_soft: bool, has_colon: bool) -> bo
         return False
     if is_quoted:
         return not is_soft or (len(value) >= 6 and (is_password or len(value) >= 8) and not value.endswith("_"))
-    if _EXACT["call"].match(value) or (_EXACT["code_value"].match(value) and not _is_random(value)):
+    if _EXACT["code_value"].match(value):
         return False
     if has_colon or is_soft:
         return len(value) >= 5 and is_password
@@ -201,31 +185,12 @@ def _is_password(value: str) -> bool:
     return len(value) >= 8 and any(a.islower() and b.isupper() for a, b in pairwise(value))
 
 
-def _is_strong_password(value: str) -> bool:
-    """Returns True if the value has lower-case letters, capitals, digits and punctuation marks, as no word has."""
-    tests = (str.islower, str.isupper, str.isdigit, "!#%&*+$?@^~".__contains__)
-    return len(value) >= 8 and all(any(map(test, value)) for test in tests)
-
-
 def _is_likely_password(value: str) -> bool:
-    """Returns True beside a word such as "password": for a strong password, "l0vem0?78" or "banefe-tofi-40"."""
-    if _is_strong_password(value) or _EXACT["words_and_number"].match(value):
+    """Returns True for letters, digits and a punctuation mark, "l0vem0?78", and for words with a number at the end."""
+    if _EXACT["words_and_number"].match(value):
         return True
     has_letters = sum(map(str.isalpha, value)) >= 3
-    return has_letters and sum(map(str.isdigit, value)) >= 2 and any(char in "!#%&*+$?^~" for char in value)
-
-
-def _is_random(value: str) -> bool:
-    """Returns True for a random key: 16 or more letters and digits, with at least 3 bits of entropy per character.
-
-    A word, a number or a path is not random.
-    """
-    num_digits = sum(map(str.isdigit, value))
-    if len(value) < 16 or num_digits < 3 or not any(map(str.isalpha, value)):
-        return False
-    if value.count("/") >= 3 or value.count(".") >= 3 or value.count("-") >= 5:
-        return False
-    return -sum(n / len(value) * math.log2(n / len(value)) for n in Counter(value).values()) >= 3.0
+    return has_letters and any(map(str.isdigit, value)) and any(char in "!#%&*+$?^~" for char in value)
 
 
 @cache
