@@ -10,7 +10,6 @@ from eyas.privacy.addresses import find_addresses, find_postcode_towns
 from eyas.privacy.cards_accounts import find_accounts, find_cards
 from eyas.privacy.case_insensitive import plain_text
 from eyas.privacy.documentation_values import without_documentation
-from eyas.privacy.handles import find_user_names
 from eyas.privacy.identifiers import find_identifiers
 from eyas.privacy.labeled_values import find_birth_dates, find_labeled_values
 from eyas.privacy.labels import ValueMatcher
@@ -20,7 +19,7 @@ from eyas.privacy.places import UNLISTED_SCORE, WEAK_SCORE, find_listed_towns, f
 from eyas.privacy.private_values import find_private_values
 from eyas.privacy.secrets import find_secrets
 from eyas.privacy.span import Span, merge_spans
-from eyas.privacy.structured_text import find_field_values, find_table_values
+from eyas.privacy.structured_text import find_field_values, find_table_values, find_user_names
 from eyas.privacy.uncased_words import UNCASED_LANGUAGES
 from eyas.privacy.value_labels import find_labels
 from eyas.privacy.word_lists import LANGUAGES, Lexicon, load_lexicon

@@ -162,17 +162,8 @@ class ValueMatcher:
             if len(lower) > 2
         )
 
-    def is_city(self, value: str) -> bool:
-        """Returns True if the value is a town of the lexicon."""
-        return value.casefold() in self.lexicon.cities
-
     def fits(self, label: Label, value: str) -> bool:
         """Returns True if the value looks like the kind of its label, for example like a phone number."""
-        if label.kind == "PERSON":
-            is_sure = label.trust is Trust.SURE
-            is_lower = value.islower() and (is_sure or value in self.lexicon.sure_names)
-            is_bare_word = is_lower and value.isalpha() and len(value) > 2 and value not in NON_VALUES
-            return is_bare_word or self.is_name(value, is_sure, any_case=is_lower)
         if label.kind == "LOCATION":
             return self._is_place(value)
         shape = _EXACT.get(label.kind)
