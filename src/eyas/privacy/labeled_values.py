@@ -22,7 +22,7 @@ DATES, _PATTERNS = load_patterns(_FILE).tested, load_patterns(_FILE).exact
 UNITS = _PATTERNS["units"]
 """Matches behind a number that is an amount."""
 _DATE_LABELS = ("BIRTH_DATE", "BORN", "PIN", "PIN_WORD")  # whose values look like dates
-_NEAR = 80  # characters between a date of birth and a medical condition
+_NEAR = 80  # characters before a word for a PIN in which its digits stand
 _PRIVATE_TABLES = ("first_person", "private_matters", "private_relations")
 
 
@@ -120,9 +120,6 @@ def find_labeled_values(text: str, language: str) -> Iterator[Span]:
         while found and found[-1][1] > start:  # the nearer label counts
             found.pop()
         found.append((start, end, rule.kind))
-    for match in DATES["date_before_birth"].finditer(text):
-        if is_about_private_life(text, language):
-            found.append((*match.span("value"), "BIRTH_DATE"))
     for start, end, kind in found:
         if kind is not None:
             yield Span(start, end, kind, 0.8, "builtin.label")

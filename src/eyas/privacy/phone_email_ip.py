@@ -74,7 +74,9 @@ def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[
         if label is not None and label.kind in _OTHER_KINDS and is_direct_label:
             continue
         if number.startswith(("+", "(+", "00")):
-            score = 1.0 if _is_possible(number.replace("(0)", "")) else 0.0
+            plain = number.replace("(0)", "")
+            plain = f"+{plain[2:]}" if plain.startswith("00") else plain.strip("()")
+            score = float(_is_phone_number(plain, (None,), valid=False))
         elif _NUMBER.exact["unit"].match(text, match.end()):
             continue
         else:
@@ -140,18 +142,12 @@ def _is_amount(number: str, language: str) -> bool:
     return len({len(group) for group in groups}) == 1 and not has_trunk
 
 
-def _is_possible(number: str) -> bool:
-    """Returns True if a number with a country code has a length that its country uses."""
-    parsed = _parse("+" + number[2:] if number.startswith("00") else number.strip("()"), None)
-    return parsed is not None and phonenumbers.is_possible_number(parsed)
-
-
-def _is_phone_number(number: str, regions: Sequence[str], valid: bool) -> bool:
+def _is_phone_number(number: str, regions: Sequence[str | None], valid: bool) -> bool:
     """Returns True if the number is a phone number of one of the countries.
 
     Args:
-        number: A number without a country code.
-        regions: Codes of countries, such as "US".
+        number: The number.
+        regions: Codes of countries, such as "US"; None for a number with a country code.
         valid: Checks that the country uses the prefix; otherwise only the length is checked.
     """
     test = phonenumbers.is_valid_number if valid else phonenumbers.is_possible_number

@@ -21,7 +21,6 @@ from eyas.privacy.word_lists import load_lexicon, read_data_file
 _FORMS = load_patterns("secret_forms")
 _LABELED = load_patterns("named_secrets")
 _EXACT = _LABELED.exact
-_MAX_KEY_BLOCK = 20_000  # characters between the begin and the end of a key
 
 _REACH = 120  # characters between a token and a word such as "password" or "account"
 _MIN_CHANGES = 6  # between lower case, capitals and digits in a random password
@@ -38,23 +37,10 @@ def find_secrets(text: str) -> Iterator[Span]:
         names: a value after a word for a secret: "password: hunter2" -> span of "hunter2".
         plugins: the detectors of the package detect-secrets for the formats of further services.
     """
-    if "PRIVATE KEY" in text or "PuTTY" in text:
-        yield from _find_key_blocks(text)
     for match in _FORMS.find(text, *_FORMS.exact, *_FORMS.any_case, *_FORMS.tested):
         yield Span(*match.span(), "SECRET")
     yield from _find_named(text)
     yield from _find_by_plugins(text)
-
-
-def _find_key_blocks(text: str) -> Iterator[Span]:
-    done = 0
-    for match in _EXACT["key_begin"].finditer(text):
-        if match.start() >= done:
-            done = min(len(text), match.end() + _MAX_KEY_BLOCK)
-            end = text.find("-----END", match.end(), done)
-            line_end = text.find("\n", end) if end >= 0 else done
-            done = line_end if line_end >= 0 else len(text)
-            yield Span(match.start(), done, "SECRET")
 
 
 def _find_named(text: str) -> Iterator[Span]:
