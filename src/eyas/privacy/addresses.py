@@ -30,6 +30,10 @@ _COMPOUNDS = (*_COMPOUNDS_EVERYWHERE, *read_words("streets_in_one_word", "street
 _PREFIX_WORDS = {re.split(r"\W", kind)[0] for kind in read_words("streets_before_name")} | {"c", "r", "calz"}
 _SURE = ("french", "italian", "postcode", "american_town", "flat", "numbered_flat")
 _ONLY_POLISH = ("polish",)
+# Kinds of streets that are words or initials in other languages -> the languages where they are none.
+_DOUBTFUL_PREFIXES = {"via ": ("it", "es"), "r.": ("pt", "it"), "v.": ("pt", "it")}
+_SURE_PREFIXES = ("c/", "ul.", "al.", "os.", "pl.")
+_LANGUAGES_OF_SMALL_PREFIXES = ("es", "it", "pt", "pl", "fr")  # where a kind of street is in lower case
 _LANGUAGES_OF_BOXES = ("sv", "fr")  # where "box" and "bp" are a post box
 _REACH = 12  # characters before a number in which a word such as "chapter" stands
 
@@ -64,7 +68,7 @@ def _find_streets(text: str, language: str) -> Iterator[re.Match[str]]:
             yield match
     if not letter_runs(text).isdisjoint(_PREFIX_WORDS):
         for match in _PATTERNS.find(text, "prefixed"):
-            if not _is_no_street(text, match, language):
+            if _is_street(text, match, language):
                 yield match
     yield from _find_compounds(text, language)
     yield from _PATTERNS.find(text, *_SURE, *(_ONLY_POLISH if language == "pl" else ()))
@@ -93,19 +97,15 @@ def find_postcode_towns(text: str, cities: frozenset[str]) -> Iterator[Span]:
             yield Span(*match.span(), "ADDRESS", 0.8)
 
 
-def _is_no_street(text: str, match: re.Match[str], language: str) -> bool:
-    """Returns True if a match of "kind of street, name, number" is no address: "al. Nature 2019" after "et"."""
-    street = match[0]
-    if street.startswith("al.") and text.endswith("et ", 0, match.start()):
-        return True  # "et al. Nature 2019"
-    if street.startswith(("R.", "V.")):
-        return language not in ("pt", "it")
-    if street.lower().startswith("via ") and language not in ("it", "es"):
-        return "," not in street and not _EXACT["town_behind"].match(text, match.end())  # "Via Bluetooth 5"
-    if street[0].islower() and not street.startswith(("c/", "ul.", "al.", "os.", "pl.")):
-        # In lower case these are words of the language; an address has a capital after them.
-        return language not in ("es", "it", "pt", "pl", "fr") and not _EXACT["capital"].search(street)
-    return False
+def _is_street(text: str, match: re.Match[str], language: str) -> bool:
+    """Returns True if a match of "kind of street, name, number" is an address, and not "via Bluetooth 5"."""
+    if match[0].startswith("al.") and text.endswith("et ", 0, match.start()):
+        return False  # "et al. Nature 2019"
+    street = match[0].lower()
+    is_word = match[0][0].islower() and not street.startswith(_SURE_PREFIXES)
+    languages = next((some for word, some in _DOUBTFUL_PREFIXES.items() if street.startswith(word)), None)
+    languages = languages or (_LANGUAGES_OF_SMALL_PREFIXES if is_word else None)
+    return not languages or language in languages or bool(_EXACT["town_behind"].match(text, match.end()))
 
 
 def _with_town(text: str, start: int, end: int, score: float) -> Span:

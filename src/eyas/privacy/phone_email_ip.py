@@ -81,17 +81,15 @@ def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[
             continue
         else:
             kind = label.kind if label and _NUMBER.exact["no_digits"].fullmatch(text, label.end, match.start()) else ""
-            score = _rate_national(text, match, number, kind, language, is_personal)
+            score = _rate_national(number, kind, language, is_personal)
         if score:
             yield Span(*match.span(), "PHONE", score)
 
 
-def _rate_national(text: str, match: re.Match[str], number: str, label: str, language: str, is_personal: bool) -> float:
+def _rate_national(number: str, label: str, language: str, is_personal: bool) -> float:
     """Returns the score of a number without a country code; 0 if it is no phone number.
 
     Args:
-        text: The text.
-        match: The match of the number, with its extension.
         number: The number without its extension.
         label: The kind of the label before the number; empty if there is none.
         language: The language of the text (ISO 639-1).
@@ -110,19 +108,12 @@ def _rate_national(text: str, match: re.Match[str], number: str, label: str, lan
         return 0.8
     if label in ("CONTACT", "HANDLE") and _is_phone_number(number, regions, valid=not is_grouped):
         return 0.8
-    is_expected = not is_grouped and number[0] != "1" and (is_personal or _is_signature(text, match))
-    if is_expected and _is_phone_number(number, regions, valid=True):
+    if not is_grouped and number[0] != "1" and is_personal and _is_phone_number(number, regions, valid=True):
         return 0.6
     if (is_grouped or number[0] == "0") and not _is_amount(number, language):
         has_groups = is_personal and len(re.findall(r"\d+", number)) > 2
         return 0.6 if _is_phone_number(number, regions, valid=not has_groups) else 0.0
     return 0.0
-
-
-def _is_signature(text: str, match: re.Match[str]) -> bool:
-    """Returns True if the number is alone on its line in a text with an "@", as in the signature of an e-mail."""
-    before, after = text[max(0, match.start() - 1) : match.start()], text[match.end() : match.end() + 1]
-    return before == "\n" and after in ("\n", "") and "@" in text
 
 
 def _is_amount(number: str, language: str) -> bool:

@@ -15,7 +15,6 @@ UNLISTED_SCORE = 0.5  # of a place in no list of towns, after a phrase that anno
 WEAK_SCORE = 0.3  # of a place in no list of towns, after a preposition: a person may follow it, too
 _EXACT = load_patterns("places").exact
 _PREPOSITIONS = read_words("prepositions_of_places")
-_GENITIVES = ("de", "di", "do", "da", "du")  # after a house or a wedding, a person follows: "a casa da Anna"
 _TABLES = ("words_of_living", "words_of_stays", "nouns_of_places")
 _REACH_OF_LIVING, _REACH_OF_STAYS = 4, 2  # words before a preposition
 _VERB_LAST = ("de", "nl")  # languages whose verb follows the place: "nach Kiel gezogen"
@@ -117,13 +116,12 @@ class _Announcements:
             return False, False, False
         lives = stays = False
         first = last if is_elided else last - 1
-        may_stay = is_elided or words.lowers[last] not in _GENITIVES
         for distance, i in enumerate(range(first, max(-1, first - _REACH_OF_LIVING), -1)):
             if _EXACT["clause_end"].search(words.gap(i)):
                 break
             tables = self.tables.get(words.ends[i], ())
             lives |= "words_of_living" in tables
-            stays |= may_stay and "words_of_stays" in tables and distance < _REACH_OF_STAYS
+            stays |= "words_of_stays" in tables and distance < _REACH_OF_STAYS
         following = bisect_left(words.starts, end)
         if self.language in _VERB_LAST and following < len(words) and text[end : words.starts[following]] == " ":
             stays |= bool(self.tables.get(words.ends[following]))

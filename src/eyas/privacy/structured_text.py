@@ -214,7 +214,7 @@ def _find_fields(text: str, matcher: ValueMatcher) -> Iterator[_Field]:
 def _read_key(text: str, at: int) -> Label | None:
     """Returns the meaning of the key before the ":" or "=" at position `at`; None if it is no known label.
 
-    If the whole text before the sign is no label, its last three, two or one words are tried: "level=info customer=Anna".
+    If the whole text before the sign is no label, its last three, two or one words are tried: "info customer=Anna".
     """
     window = _EXACT["count"].sub("", text[max(0, at - MAX_LENGTH) : at].rstrip(_KEY_END))
     if not window or not (window[-1].isalpha() or window[-1] == ")"):
