@@ -121,6 +121,12 @@ def test_a_table_right_behind_another():
     assert detect_values("PERSON", text) == ["Ngata", "Okwuosa", "Wiebra"]
 
 
+def test_a_line_of_blanks_ends_a_table():
+    text = "Surname  Age\nNgata    31\n      \nZorvek  7"
+    spans = find_structured(text, load_lexicon(), "en")
+    assert [text[span.start : span.end] for span in spans] == ["Ngata"]
+
+
 def test_what_stands_around_a_table_stays():
     before, after = (
         "Which rows are right, and which are not?\n\n",

@@ -127,7 +127,7 @@ def _split_cells(line: Cell, mark: str) -> list[Cell]:
 def _read_rows(lines: list[Cell], start: int, mark: str, num_columns: int, has_blanks: bool) -> tuple[Rows, int]:
     """Reads the rows of a table below its header.
 
-    The table ends before the next header, before a line without `mark`, before prose, and at the second of two
+    The table ends before the next header, before a line without cells or `mark`, before prose, and at the second of two
     neighboring rows that have at least two cells more or less than the header.
 
     Args:
@@ -150,7 +150,7 @@ def _read_rows(lines: list[Cell], start: int, mark: str, num_columns: int, has_b
         num_odd = num_odd + 1 if abs(len(cells) - num_columns) > 1 else 0
         is_header = len(cells) != num_columns and sum(_parse_heading(cell) is not None for cell in cells) > 1
         is_prose = mark == "," and not has_blanks and ", " in line and '"' not in line
-        if mark not in line or num_odd > 1 or is_header or is_prose:
+        if not cells or mark not in line or num_odd > 1 or is_header or is_prose:
             return rows, k
         rows.append(cells)
     return rows, len(lines)
