@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from eyas.privacy.case_insensitive import lower_text
 from eyas.privacy.word_lists import PACKAGE, read_data_file
@@ -29,6 +29,37 @@ _STEMS = {"ko": (2, 3), "ar": (4, 5), "hi": (3, 5)}  # letters that are kept of 
 _LATIN_STEMS = (4, 6)
 _PREFIXES = re.compile(r"(?:[وف]?(?:ال|بال|لل|كال)|[وفبل])(?=...)")  # of an Arabic word
 _MAX_DIGITS = 5  # that are told apart
+
+
+class FeatureWeights(dict[str, float]):
+    """Feature -> weight, with the sums of the weights of single tokens, which are computed once."""
+
+    def __init__(self, weights: Mapping[str, float], language: str) -> None:
+        """Copies the weights, and lists the first tokens of the pairs that have one."""
+        super().__init__(weights)
+        self._language = language
+        pairs = (feature[2:] for feature in weights if feature.startswith("2:"))
+        self._firsts = {pair[:k] for pair in pairs for k in range(1, len(pair)) if pair[k] == "_"}
+        self._triples = {
+            feature[2:k] for feature in weights if feature.startswith("3:") for k in range(3, len(feature))
+        }
+        self.of_word = lru_cache(100_000)(self._of_word)
+
+    def _of_word(self, side: str, token: str) -> float:
+        """Returns the sum of the weights of one token. side: "w" for anywhere, "b" for before, "a" for after."""
+        return sum(self.get(f"{side}:{form}", 0.0) for form in _forms(token, self._language))
+
+    def of_tokens(self, tokens: Sequence[str]) -> Iterator[float]:
+        """Yields the sum of the weights of each token, of its pair and of its triple with the tokens before it."""
+        with_triples, second = self._language in _CHARACTERS, tokens[-2]
+        for first, token in zip((tokens[-1], *tokens), tokens, strict=False):
+            total = self.of_word("w", token)
+            if first in self._firsts:
+                total += self.get(f"2:{first}_{token}", 0.0)
+            if with_triples and second + first in self._triples:
+                total += self.get(f"3:{second}{first}{token}", 0.0)
+            second = first
+            yield total
 
 
 class ContextWords:
@@ -49,18 +80,19 @@ class ContextWords:
         lower, pattern = lower_text(text), _CHARACTER if language in _CHARACTERS else _TOKEN
         self._language, self.tokens, self._starts, done = language, [_LINE], [-1], 0
         for start, end in (*names, (len(text), len(text))):
-            for match in pattern.finditer(lower, done, start):
-                token = _LINE if match[0] == "\n" else match[0]
-                self.tokens.append("0" * min(len(token), _MAX_DIGITS) if token.isdigit() else token)
-                self._starts.append(match.start())
+            matches = list(pattern.finditer(lower, done, start))
+            self.tokens += [_to_token(match[0]) for match in matches]
+            self._starts += [match.start() for match in matches]
             self.tokens.append(MASK if end > start else _LINE)
             self._starts.append(start)
             done = end
-        self._sums: list[float] | None = None
+        self._sums: dict[int, list[float]] = {}  # identity of weights -> sums of the tokens before each token
+        self._beside_sums: dict[object, float] = {}
 
     def _bounds(self, start: int, end: int) -> tuple[int, int]:
         """Returns the indices of the first token of a place, and of the first token behind it."""
-        return bisect_left(self._starts, start), max(bisect_left(self._starts, end), bisect_left(self._starts, start) + 1)
+        first = bisect_left(self._starts, start)
+        return first, max(bisect_left(self._starts, end, first), first + 1)
 
     def _of_token(self, i: int) -> Iterator[str]:
         """Yields the features of token i that count without its side."""
@@ -69,14 +101,16 @@ class ContextWords:
         if self._language in _CHARACTERS:
             yield f"3:{self.tokens[i - 2]}{self.tokens[i - 1]}{self.tokens[i]}"
 
-    def _beside(self, first: int, last: int) -> Iterator[str]:
-        """Yields the features of the tokens beside a place, with their sides."""
-        tokens, before, after = self.tokens, max(1, first - _BESIDE), min(len(self.tokens) - 1, last + _BESIDE)
-        for side, places in (("b", range(before, first)), ("a", range(last, after))):
-            for i in places:
-                yield from (f"{side}:{form}" for form in _forms(tokens[i], self._language))
-                if self._language in _CHARACTERS and i > places.start:
-                    yield f"{side}:{tokens[i - 1]}{tokens[i]}"
+    def _sides(self, first: int, last: int) -> tuple[tuple[str, list[str]], tuple[str, list[str]]]:
+        """Returns the tokens before and behind a place whose side counts."""
+        before, after = max(1, first - _BESIDE), min(len(self.tokens) - 1, last + _BESIDE)
+        return ("b", self.tokens[before:first]), ("a", self.tokens[last:after])
+
+    def _joined_beside(self, first: int, last: int) -> Iterator[str]:
+        """Yields the features of several tokens beside a place, and of the tokens right beside it."""
+        tokens = self.tokens
+        for side, beside in self._sides(first, last) if self._language in _CHARACTERS else ():
+            yield from (f"{side}:{a}{b}" for a, b in pairwise(beside))
         yield from (f"B:{tokens[first - 1]}", f"A:{tokens[min(last, len(tokens) - 1)]}")
         yield f"1:{'_'.join(tokens[max(0, first - 2) : first])}"
         yield f"9:{'_'.join(tokens[last : last + 2])}"
@@ -85,21 +119,35 @@ class ContextWords:
         """Returns the features of a place. One that comes twice counts twice."""
         first, last = self._bounds(start, end)
         near = (*range(max(1, first - _REACH), first), *range(last + 1, min(len(self.tokens), last + _REACH)))
-        return [*(feature for i in near for feature in self._of_token(i)), *self._beside(first, last)]
+        beside = [f"{side}:{form}" for side, tokens in self._sides(first, last) for token in tokens
+                  for form in _forms(token, self._language)]  # fmt: skip
+        return [*(feature for i in near for feature in self._of_token(i)), *beside, *self._joined_beside(first, last)]
 
-    def score(self, start: int, end: int, weights: Mapping[str, float]) -> float:
-        """Returns the sum of the weights of the features of a place. All calls must give the same weights."""
-        if self._sums is None:
-            each = (sum(weights.get(feature, 0.0) for feature in self._of_token(i)) for i in range(len(self.tokens)))
-            self._sums = [0.0, *accumulate(each)]
+    def score(self, start: int, end: int, weights: FeatureWeights) -> float:
+        """Returns the sum of the weights of the features of a place."""
+        sums = self._sums.get(id(weights))
+        if sums is None:
+            sums = self._sums[id(weights)] = [0.0, *accumulate(weights.of_tokens(self.tokens))]
         first, last = self._bounds(start, end)
-        total = self._sums[first] - self._sums[max(1, first - _REACH)]
-        total += self._sums[max(last + 1, min(len(self.tokens), last + _REACH))] - self._sums[last + 1]
-        return total + sum(weights.get(feature, 0.0) for feature in self._beside(first, last))
+        total = sums[first] - sums[max(1, first - _REACH)]
+        total += sums[max(last + 1, min(len(self.tokens), last + _REACH))] - sums[last + 1]
+        sides = self._sides(first, last)
+        key = (id(weights), *(tuple(tokens) for _, tokens in sides))  # the tokens that decide the rest
+        if (beside := self._beside_sums.get(key)) is None:
+            beside = sum(weights.of_word(side, token) for side, tokens in sides for token in tokens)
+            beside += sum(weights.get(feature, 0.0) for feature in self._joined_beside(first, last))
+            self._beside_sums[key] = beside
+        return total + beside
+
+
+@lru_cache(maxsize=4)  # for values and for names
+def split_context(text: str, names: tuple[tuple[int, int], ...], language: str) -> ContextWords:
+    """Returns the ContextWords of a text; its arguments are those of ContextWords."""
+    return ContextWords(text, names, language)
 
 
 @cache
-def load_weights(language: str, use: str) -> dict[str, dict[str, float]]:
+def load_weights(language: str, use: str) -> dict[str, FeatureWeights]:
     """Returns the weights of a language for a use: table -> feature -> weight. A language without a file has those of all.
 
     Args:
@@ -109,9 +157,15 @@ def load_weights(language: str, use: str) -> dict[str, dict[str, float]]:
     path = f"languages/{language}/weights/{use}"
     tables = read_data_file(path if (PACKAGE / f"{path}.toml").is_file() else f"languages/any/weights/{use}")
     return {
-        table: {feature: float(weight) for weight, features in rows.items() for feature in features.split()}
+        table: FeatureWeights({feature: float(weight) for weight, features in rows.items() for feature in features.split()},
+                              language)
         for table, rows in tables.items()
-    }
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=100_000)
+def _to_token(written: str) -> str:
+    return _LINE if written == "\n" else "0" * min(len(written), _MAX_DIGITS) if written.isdigit() else written
 
 
 @lru_cache(maxsize=100_000)

@@ -89,7 +89,7 @@ def is_misspelling(lower: str, language: str) -> bool:
     halves = [(lower[:k], lower[k:]) for k in range(len(lower) + 1)]
     near = {a + b[1:] for a, b in halves if b} | {a + b[1] + b[0] + b[2:] for a, b in halves if len(b) > 1}
     near |= {a + letter + b[skip:] for a, b in halves for letter in _LETTERS for skip in (0, 1)}
-    return any(_has_form(word, language) or _has_form(word, "en") for word in near)
+    return any(_has_code(code, language) or _has_code(code, "en") for code in {crc32(word.encode()) for word in near})
 
 
 def _contains(lower: str, language: str) -> bool:
@@ -97,9 +97,13 @@ def _contains(lower: str, language: str) -> bool:
 
 
 def _has_form(word: str, language: str) -> bool:
+    return _has_code(crc32(word.encode()), language)
+
+
+def _has_code(code: int, language: str) -> bool:
     if language not in LANGUAGES or language in CJK_LANGUAGES:
         return False
-    codes, code = _load_codes(language), crc32(word.encode())
+    codes = _load_codes(language)
     place = bisect_left(codes, code)
     return place < len(codes) and codes[place] == code
 

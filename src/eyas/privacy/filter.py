@@ -16,7 +16,7 @@ from eyas.privacy.config import BUILTIN, PrivacyConfig
 from eyas.privacy.coreference import Mentions
 from eyas.privacy.name_shapes import find_inflection
 from eyas.privacy.private_names import select_private
-from eyas.privacy.span import KINDS, Detector, Span, merge_spans
+from eyas.privacy.span import KINDS, Detector, Span, in_order, merge_spans
 from eyas.privacy.surrogates import FIRST, MIN_KEY_BYTES, Surrogates, name_parts
 from eyas.privacy.word_lists import LANGUAGES, code_digest
 from eyas.privacy.words import split_words
@@ -292,14 +292,14 @@ def _read_kept_values(path: str | None) -> frozenset[str]:
 
 def _add_without_overlap(spans: Sequence[Span], more: Iterable[Span]) -> list[Span]:
     """Returns all of `spans`, and those of `more` that overlap none of `spans`, sorted by position."""
-    taken = sorted(spans)
+    taken = sorted(spans, key=in_order)
     result, k = list(taken), 0
     for span in merge_spans(more):
         while k < len(taken) and taken[k].end <= span.start:
             k += 1
         if k == len(taken) or taken[k].start >= span.end:
             result.append(span)
-    return sorted(result)
+    return sorted(result, key=in_order)
 
 
 def _without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:

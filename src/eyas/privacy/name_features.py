@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator, Set
 from functools import cache, lru_cache
+from itertools import repeat
 
 from eyas.privacy.cjk_words import CJK_LANGUAGES, HAN, find_script, is_cjk
 from eyas.privacy.dictionary import is_compound, is_known
@@ -10,7 +11,7 @@ from eyas.privacy.name_shapes import find_inflection
 from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.uncased_words import UNCASED_LANGUAGES, find_uncased_group, round_up, split_uncased
 from eyas.privacy.word_lists import PARTICLES, load_lexicon, read_data_file, read_entries, tables_of_files
-from eyas.privacy.words import NAMED_THINGS, TERMS, Words, ends_as_word, is_quoted_word, is_technical
+from eyas.privacy.words import NAMED_THINGS, TERMS, Words, ends_as_word, ends_sentence, is_quoted_word, is_technical
 
 UNCASED = frozenset(("uncased", "han", "hangul", "katakana", "hiragana"))  # forms
 CUES = read_data_file("data/tagger_cues")
@@ -56,14 +57,14 @@ class NameFeatures:
         for start, end, table in load_matcher(_cue_tables(self.is_uncased), language).find(words):
             self.ending.setdefault(round_up(end, words) if self.is_uncased else end, set()).add(table)
             self.starting.setdefault(start, set()).add(table)
-        self.gaps = tuple(map(_find_gap, map(words.gap, range(len(words)))))
+        self.gaps = tuple(map(_find_gap, words.gaps))
         self.forms = tuple(map(_find_form, words.written))
-        self.groups = tuple(_find_group(lower, language) for lower in words.lowers)
-        self.at_start = tuple(map(words.starts_sentence, range(len(words))))
+        self.groups = tuple(map(_find_group, words.lowers, repeat(language)))
+        self.at_start = (True, *map(ends_sentence, words.gaps[:-1]))[: len(words)]
         starts = [i for i, is_start in enumerate(self.at_start) if is_start]
         self.style = "lower" if 3 * sum(map(words.is_capital, starts)) <= len(starts) else "cased"
         lines = _lines(words) if _HAS_ROWS.search(words.text) else ()
-        self.cells = {i for line in lines if any(_ROW_GAP.search(words.gap(i)) for i in line) for i in line}
+        self.cells = {i for line in lines if any(_ROW_GAP.search(words.gaps[i]) for i in line) for i in line}
         self.capitals = {words.lowers[i] for i in range(len(words)) if words.is_capital(i) and not self.at_start[i]}
         self.written, self.has_data = set(words.written), has_data
         self.is_personal = has_data or any("shared_events" in at or "relations" in at for at in self.ending.values())

@@ -126,11 +126,20 @@ def find_inflection(form: str, known: Collection[str], language: str) -> Inflect
         language: The language of the record (ISO 639-1).
     """
     lower = form.casefold()
-    for ending, case in _pairs("cases_of_names", language):
+    pairs = _pairs_by_letter(language)
+    for ending, case in pairs.get(lower[-1:]) or pairs[""]:
         stem = form[: len(form) - len(case)]
         if lower.endswith(case) and len(stem) > 1 and (stem + ending).casefold() in known:
             return Inflection(stem + ending, ending, case)
     return None
+
+
+@cache
+def _pairs_by_letter(language: str) -> dict[str, list[tuple[str, str]]]:
+    """Returns the pairs of _pairs("cases_of_names") by the last letter of the case; "" has those that fit any letter."""
+    pairs = _pairs("cases_of_names", language)
+    letters = {case[-1:] for _, case in pairs} | {""}
+    return {letter: [(ending, case) for ending, case in pairs if case[-1:] in ("", letter)] for letter in letters}
 
 
 @cache

@@ -12,6 +12,7 @@ in data/tagger_weights.toml; benchmarks/fit_name_tagger.py fits them to texts wi
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 from eyas.privacy.dictionary import is_known, is_misspelling
 from eyas.privacy.name_features import CUES, MAX_LETTERS, MAX_PARTICLES, RULES, UNCASED, NameFeatures
@@ -23,6 +24,8 @@ THRESHOLD = 0.4  # probability from which on a word belongs to a name
 _THRESHOLD_BESIDE_DATA = 0.25  # the same for a capitalized word in a text with other personal data
 _THRESHOLDS_INSIDE = {"core_first": 0.06, "first": 0.2}  # the same for first names inside a sentence
 _MAX_WORDS = 7  # in a name
+_MANY_WORDS = 400  # from which on equal neighborhoods are decided once
+_REACH = 5  # words on each side on which a decision depends
 # Only after an entry of one of these, or in a text without capitals, an unlisted word in lower case may be a name.
 _SURE_CUES = frozenset(table for tables in RULES.values() for table in tables) | {*CUES["sure"]}
 _LOWER_CUES = _SURE_CUES | {*CUES["lower"]}
@@ -47,6 +50,7 @@ class Tagger(NameFeatures):
             weights: The weight of each feature; None: those of data/tagger_weights.toml.
         """
         used: Mapping[str, float] = weights or read_data_file("data/tagger_weights")["weights"]
+        chances: dict[tuple[object, ...], float] = {}
         first, best, lead = -1, 0.0, frozenset[str]()  # of the name that reaches to the word before word i
         for i in range(len(self.words)):
             if first < 0 and not self._may_begin_name(i):
@@ -54,9 +58,12 @@ class Tagger(NameFeatures):
             follows = first >= 0 and i - first < _MAX_WORDS and self.may_follow(i)
             if i - 1 == first and self.gaps[first] == "comma" and "headers" in lead:
                 follows = True  # "From: Fifita, Tevita"
-            chance, is_capital = 0.0, self.words.is_capital(i)
-            if self.may_be_name(i, follows):
-                chance = _probability(self.features(i, follows, lead), used)
+            is_capital = self.words.is_capital(i)
+            key = (*self._neighborhoods[i - _REACH : i + _REACH], i in self.cells, follows, lead)
+            if (chance := chances.get(key) if len(key) > 2 * _REACH else None) is None:
+                is_possible = self.may_be_name(i, follows)
+                chance = _probability(self.features(i, follows, lead), used) if is_possible else 0.0
+                chances[key] = chance
             is_usual = self.gaps[i] == "number" or not (is_capital and self.has_data)
             usual = THRESHOLD if is_usual else _THRESHOLD_BESIDE_DATA
             is_inside = is_capital and not self.at_start[i]
@@ -74,6 +81,17 @@ class Tagger(NameFeatures):
                 best = max(best, chance)
         if first >= 0:
             yield self._to_span(first, len(self.words) - 1, best)
+
+    @cached_property
+    def _neighborhoods(self) -> list[int]:
+        """Numbers of the words of a long text: equal words with equal entries and gaps have equal numbers."""
+        words, numbers = self.words, dict[tuple[object, ...], int]()
+        if len(words) < _MANY_WORDS:
+            return []
+        starting, ending = ({at: frozenset(tables) for at, tables in entries.items()}
+                            for entries in (self.starting, self.ending))  # fmt: skip
+        each = zip(words.written, words.gaps, map(starting.get, words.starts), map(ending.get, words.ends), strict=True)
+        return [numbers.setdefault(one, len(numbers)) for one in each]
 
     def _is_noun_behind_name(self, i: int) -> bool:
         """Returns True if word i is an object of a German sentence: "Brot" in "Gestern hat Anna Meier Brot gekauft"."""

@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from eyas.privacy.cjk_words import CJK_LANGUAGES
-from eyas.privacy.context_model import ContextWords, load_weights
+from eyas.privacy.context_model import load_weights, split_context
 from eyas.privacy.phrase_matcher import load_matcher
-from eyas.privacy.span import Span
+from eyas.privacy.span import Span, in_order
 from eyas.privacy.surrogates import name_parts
 from eyas.privacy.word_lists import UNICASED, tables_of_files
 from eyas.privacy.words import TERMS, split_words
@@ -85,17 +85,18 @@ def select_private(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
     names = describe_names(texts, spans, language)
     others = any(span.kind not in _NO_EVIDENCE for group in spans for span in group)
     weights = load_weights(language, "private_names")["features"]
-    scores = [score_features(name.features, weights) for name in names]
-    if max(scores, default=0.0) >= _SURE:
-        scores = [score_features({**name.features, "beside_private": 1.0}, weights) for name in names]
+    each = {id(name.features): name.features for name in names}  # many names have the same ones
+    scores = {key: score_features(features, weights) for key, features in each.items()}
+    if max(scores.values(), default=0.0) >= _SURE:
+        scores = {key: score_features({**each[key], "beside_private": 1.0}, weights) for key in each}
     kept: list[list[Span]] = [[span for span in group if span.kind not in ("PERSON", "LOCATION")] for group in spans]
-    private = [(name, score) for name, score in zip(names, scores, strict=True) if score >= _THRESHOLD]
+    private = [(name, score) for name in names if (score := scores[id(name.features)]) >= _THRESHOLD]
     for name, score in private:
         kept[name.text].append(replace(name.span, score=round(score, 3)))
     if private or others:
         for group, found in zip(kept, spans, strict=True):
             group += [span for span in found if span.kind == "LOCATION"]
-    return [sorted(group) for group in kept]
+    return [sorted(group, key=in_order) for group in kept]
 
 
 def describe_names(texts: Sequence[str], spans: Sequence[Sequence[Span]], language: str) -> list[DetectedName]:
@@ -112,19 +113,19 @@ def describe_names(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
              if any(span.kind == "PERSON" for span in spans[k])
              for name in _Context(k, text, spans[k], language).describe()]  # fmt: skip
     largest: dict[str, dict[str, float]] = {}
-    for name in names:
+    distinct = {id(name.features): name for name in names}.values()  # mentions of a name share their features
+    for name in distinct:
         for word in name.words:
             known = largest.setdefault(word, {})
             for feature, value in name.features.items():
                 known[feature] = max(known.get(feature, 0.0), value)
-    joined = []
-    for name in names:
-        features = dict(name.features)
+    joined: dict[int, dict[str, float]] = {}
+    for name in distinct:
+        features = joined[id(name.features)] = dict(name.features)
         for word in name.words:
             for feature, value in largest[word].items():
                 features[feature] = max(features.get(feature, 0.0), value)
-        joined.append(replace(name, features=features))
-    return joined
+    return [replace(name, features=joined[id(name.features)]) for name in names]
 
 
 def score_features(features: Mapping[str, float], weights: Mapping[str, float]) -> float:
@@ -145,7 +146,7 @@ class _Context:
         self.is_unicased = language in UNICASED
         self.people = [span for span in spans if span.kind == "PERSON"]
         self.weights = load_weights(language, "private_names")["words"]
-        self.context = ContextWords(text, [(span.start, span.end) for span in self.people], language)
+        self.context = split_context(text, tuple((span.start, span.end) for span in self.people), language)
         self.data = sorted(span.start for span in spans if span.kind not in _NO_EVIDENCE)
         entries = load_matcher(_TABLES, language).find(self.words)
         self.places: dict[str, list[int]] = {table: [] for table in _TABLES}  # table -> positions of its entries
@@ -172,7 +173,7 @@ class _Context:
             mentions = seen.setdefault(self.text[span.start : span.end], [])
             is_new = len(mentions) < _MAX_MENTIONS
             mentions.append(self._describe(span) if is_new else replace(mentions[0], span=span))
-        return sorted((name for mentions in seen.values() for name in mentions), key=lambda name: name.span)
+        return sorted((name for mentions in seen.values() for name in mentions), key=lambda name: in_order(name.span))
 
     def _describe(self, span: Span) -> DetectedName:
         left = max(self.ends[bisect_right(self.ends, span.start) - 1], span.start - _NEAR)

@@ -10,10 +10,11 @@ around it (context_model.py); its weights are in languages/*/weights/private_val
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from eyas.privacy.context_model import ContextWords, load_weights
+from eyas.privacy.context_model import FeatureWeights, load_weights, split_context
 from eyas.privacy.labeled_values import DATES
 from eyas.privacy.span import Span
 
@@ -36,7 +37,9 @@ _MAX_COUNTED = 17  # digits
 
 # Words with capitals and a number, in both orders: "Hinter der Mühle 11", "9 Kirkgate".
 _CAPITAL = r"[A-ZÀ-ÖØ-ÞĀ-Ž][^\W\d_]{0,24}[.'’-]?(?:[^\W\d_]{1,24})?"
-_SMALL = r"(?:de|del|della|der|den|dem|des|di|do|da|dos|das|du|la|le|les|los|las|het|van|von|zum|zur|am|an|op|of|the|na|och)"
+_SMALL = (
+    r"(?:de|del|della|der|den|dem|des|di|do|da|dos|das|du|la|le|les|los|las|het|van|von|zum|zur|am|an|op|of|the|na|och)"
+)
 _STREETS = (
     re.compile(rf"(?<!\w){_CAPITAL}(?: (?:{_SMALL} ){{0,2}}{_CAPITAL}){{0,4}},? (?:nr?\.? ?|nº ?|č\. ?)?\d{{1,4}} ?[a-zA-Z]?(?!\w)"),
     re.compile(rf"(?<![\w.,])\d{{1,4}}[a-zA-Z]?,? {_CAPITAL}(?: (?:{_SMALL} ){{0,2}}{_CAPITAL}){{0,3}}(?!\w)"),
@@ -74,8 +77,7 @@ def _find_codes(text: str) -> Iterator[Value]:
     """Yields runs of chunks with digits or capitals: "PW 6193 1381", "NT05GNG"."""
     start = end = num_chunks = num_digits = 0
     for match in _CHUNK.finditer(text):
-        digits = sum(map(str.isdigit, match[0]))
-        is_part = digits > 0 or (match[0].isupper() and len(match[0]) <= _MAX_CAPITALS)
+        digits, is_part = _count_digits(match[0])
         if num_chunks and (not is_part or num_chunks == _MAX_CHUNKS or text[end : match.start()] not in _GAPS):
             if num_digits >= _MIN_DIGITS:
                 yield Value(start, end, "code")
@@ -85,6 +87,13 @@ def _find_codes(text: str) -> Iterator[Value]:
             end, num_chunks, num_digits = match.end(), num_chunks + 1, num_digits + digits
     if num_digits >= _MIN_DIGITS:
         yield Value(start, end, "code")
+
+
+@lru_cache(maxsize=100_000)
+def _count_digits(chunk: str) -> tuple[int, bool]:
+    """Returns the number of digits in a chunk, and whether it may be a part of a code."""
+    digits = sum(map(str.isdigit, chunk))
+    return digits, digits > 0 or (chunk.isupper() and len(chunk) <= _MAX_CAPITALS)
 
 
 def shape_features(written: str, form: str) -> Iterator[str]:
@@ -122,15 +131,20 @@ def find_private_values(text: str, known: Sequence[Span], language: str) -> Iter
               if (k := bisect_right(ends, value.start)) == len(taken) or taken[k].start >= value.end]  # fmt: skip
     if not values:
         return
-    context = ContextWords(text, [(span.start, span.end) for span in known if span.kind == "PERSON"], language)
+    context = split_context(text, tuple((span.start, span.end) for span in known if span.kind == "PERSON"), language)
     private, dropped = map(load_weights(language, "private_values").__getitem__, ("private", "dropped"))
     for start, end, form in values:
-        shape = list(shape_features(text[start:end], form))
+        shape = _list_shape(text[start:end], form)
         if context.score(start, end, private) + _add(shape, private) > THRESHOLD:
             kind = {"date": "BIRTH_DATE", "handle": "HANDLE", "street": "ADDRESS"}.get(form)
-            is_dropped = kind is None and _add([*context.features(start, end), *shape], dropped) > 0
+            is_dropped = kind is None and context.score(start, end, dropped) + _add(shape, dropped) > 0
             yield Span(start, end, kind or ("SECRET" if is_dropped else "CUSTOMER_ID"), 0.5, "builtin.context")
 
 
-def _add(features: Iterable[str], weights: Mapping[str, float]) -> float:
+@lru_cache(maxsize=10_000)
+def _list_shape(written: str, form: str) -> tuple[str, ...]:
+    return tuple(shape_features(written, form))
+
+
+def _add(features: Iterable[str], weights: FeatureWeights) -> float:
     return weights["bias"] + sum(weights.get(feature, 0.0) for feature in features)

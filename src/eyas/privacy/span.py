@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal, Protocol, get_args
 
 # ACCOUNT: an IBAN, a bank account, a routing number or a wallet of a crypto currency. SECRET: a key, a password, a PIN,
@@ -44,6 +45,10 @@ class Span:
         assert self.kind in _PRECEDENCE, f"unknown kind {self.kind}"
 
 
+in_order = attrgetter("start", "end", "kind", "score", "rule")
+"""Returns the key that sorts spans as their comparison does, in less time."""
+
+
 class Detector(Protocol):
     """A detector of private data in texts. The filter owns its detectors and calls them from one thread only."""
 
@@ -67,7 +72,7 @@ def merge_spans(spans: Iterable[Span]) -> list[Span]:
     the score and the rule of its most certain part.
     """
     merged: list[Span] = []
-    for span in sorted(spans):
+    for span in sorted(spans, key=in_order):
         if merged and span.start < merged[-1].end:
             last = merged[-1]
             kind = min(last.kind, span.kind, key=_PRECEDENCE.index)

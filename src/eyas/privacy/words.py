@@ -50,10 +50,11 @@ class Words:
 
     def gap(self, i: int) -> str:
         """Returns the text between word i and the next word; for the last word, the text after it."""
-        return self._gaps[i]
+        return self.gaps[i]
 
     @cached_property
-    def _gaps(self) -> tuple[str, ...]:
+    def gaps(self) -> tuple[str, ...]:
+        """The text after each word, as `gap` returns it."""
         return tuple(map(self.text.__getitem__, map(slice, self.ends, (*self.starts[1:], len(self.text)))))
 
     def is_capital(self, i: int) -> bool:
@@ -69,13 +70,7 @@ class Words:
 
         There, a capital letter does not show that the word is a name.
         """
-        if i == 0:
-            return True
-        if (gap := self.gap(i - 1)) == " ":
-            return False  # most words
-        before = gap.strip(" \u00a0")
-        # An abbreviation's full stop ("Mr. May", "J. May") counts as an end, a comma or a hyphen alone does not.
-        return bool(before) and before[-1] in _SENTENCE_END and before not in (",", "-")
+        return i == 0 or ends_sentence(self.gaps[i - 1])
 
     def is_code(self, i: int) -> bool:
         """Returns True if word i is part of program code: an identifier, a call, a path or an attribute."""
@@ -88,6 +83,14 @@ class Words:
         if after[:1] == "." and after[1:].isalpha() and after[1:].islower():
             return True  # "Anna.name", but not the end of a sentence
         return before[-1:] in ("_", "$", "@", "#", "\\") or (before[-1:] == "." and before[:1].isalnum())
+
+
+@lru_cache(maxsize=10_000)
+def ends_sentence(gap: str) -> bool:
+    """Returns True if a sentence may end in the text between two words."""
+    before = gap.strip(" \u00a0")
+    # An abbreviation's full stop ("Mr. May", "J. May") counts as an end, a comma or a hyphen alone does not.
+    return bool(before) and before[-1] in _SENTENCE_END and before not in (",", "-")
 
 
 @lru_cache(maxsize=4)  # several detectors walk over one text, one after another
