@@ -11,7 +11,8 @@ All words are tables of the language folders; languages/README.md explains them.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
-from itertools import pairwise
+from itertools import compress, pairwise
+from operator import add, or_
 
 from eyas.privacy.word_lists import read_by_language, read_data_file, read_entries, read_faker_words, read_names_of
 
@@ -43,10 +44,11 @@ class WordSet:
 
     def size_at(self, text: str, start: int) -> int:
         """Returns the length of the longest word that starts at a position; 0 if there is none."""
-        for size in self._sizes.get(text[start : start + 2], ()):
-            found = text[start : start + size]
-            if found in self.words:
-                return len(found)
+        if sizes := self._sizes.get(text[start : start + 2]):
+            for size in sizes:
+                found = text[start : start + size]
+                if found in self.words:
+                    return len(found)
         return int(text[start : start + 1] in self._singles)
 
     def find_all(self, text: str, at_starts: bool = False) -> Iterator[tuple[int, int]]:
@@ -57,8 +59,8 @@ class WordSet:
             at_starts: A word counts only where no letter stands before it; one of one character only as a whole word.
         """
         pairs, singles, done = self._sizes, self._singles, 0
-        starts = enumerate(map(str.__add__, text, text[1:] + " "))
-        for i in [i for i, pair in starts if pair in pairs or pair[0] in singles]:
+        is_pair, is_single = map(pairs.__contains__, map(add, text, text[1:] + " ")), map(singles.__contains__, text)
+        for i in compress(range(len(text)), map(or_, is_pair, is_single)):
             if i < done or (at_starts and i and text[i - 1].isalpha()):
                 continue
             size = self.size_at(text, i)

@@ -148,7 +148,7 @@ def split_context(text: str, names: tuple[tuple[int, int], ...], language: str) 
 
 @cache
 def load_weights(language: str, use: str) -> dict[str, FeatureWeights]:
-    """Returns the weights of a language for a use: table -> feature -> weight. A language without a file has those of all.
+    """Returns the weights of a language for a use: table -> feature -> weight. Without a file, it has those of all.
 
     Args:
         language: The language (ISO 639-1).
@@ -156,11 +156,11 @@ def load_weights(language: str, use: str) -> dict[str, FeatureWeights]:
     """
     path = f"languages/{language}/weights/{use}"
     tables = read_data_file(path if (PACKAGE / f"{path}.toml").is_file() else f"languages/any/weights/{use}")
-    return {
-        table: FeatureWeights({feature: float(weight) for weight, features in rows.items() for feature in features.split()},
-                              language)
+    weights = {
+        table: {feature: float(weight) for weight, features in rows.items() for feature in features.split()}
         for table, rows in tables.items()
-    }  # fmt: skip
+    }
+    return {table: FeatureWeights(each, language) for table, each in weights.items()}
 
 
 @lru_cache(maxsize=100_000)

@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
@@ -105,7 +106,9 @@ class PrivacyFilter:
         self.digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def clean(self, records: Sequence[tuple[Sequence[str], str]]) -> list[CleanedRecord | DroppedRecord]:
-        """Cleans or drops each record, and returns the results in the same order. Calls each detector once.
+        """Cleans or drops each record, and returns the results in the same order.
+
+        Calls each detector once, but the built-in one alone once for each record.
 
         Args:
             records: The texts and the language (ISO 639-1) of each record.
@@ -129,8 +132,10 @@ class PrivacyFilter:
 
     def _detect(self, records: Sequence[tuple[Sequence[str], str]]) -> Iterator[tuple[list[list[Span]], Spans]]:
         """Yields the spans of each record like `detect`, and the spans of values that are public or to keep."""
-        texts = [text for group, _ in records for text in group]
-        found = iter(self._run_detectors(texts, [language for group, language in records for _ in group]))
+        # The built-in detector needs no batches, and what is known of a text is cached until its record is done.
+        size = 1 if all(detector.name.startswith(f"{BUILTIN} ") for detector in self._detectors) else len(records)
+        batches = (records[start : start + size] for start in range(0, len(records), max(1, size)))
+        found = (spans for batch in batches for spans in self._run_detectors(batch))
         for group, language in records:
             every = [next(found) for _ in group]
             spans = [self._without_kept(text, each) for text, each in zip(group, every, strict=True)]
@@ -155,7 +160,9 @@ class PrivacyFilter:
         spans = self.detect([((text,), language) for text, language in zip(texts, languages, strict=True)])
         return [_count_kinds(group[0]) for group in spans]
 
-    def _run_detectors(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
+    def _run_detectors(self, records: Sequence[tuple[Sequence[str], str]]) -> list[list[Span]]:
+        texts = [text for group, _ in records for text in group]
+        languages = [language for group, language in records for _ in group]
         found: list[list[Span]] = [[] for _ in texts]
         for detector in self._detectors:
             failure = ""
@@ -204,6 +211,13 @@ class PrivacyFilter:
         mentions = Mentions(texts, replaced)
         # No surrogate may be a word of the record.
         avoid = frozenset(word for text in texts for word in split_words(text).lowers) | mentions.roles.keys()
+
+        @cache
+        def find_surrogate(kind: str, value: str) -> str:
+            if kind == "PERSON":
+                return self._replace_name(value, language, mentions, avoid)
+            return self._surrogates.replace_value(kind, value, language, avoid)
+
         cleaned, changed, found = [], Counter[str](), list[tuple[FoundValue, ...]]()
         for text, group, rest in zip(texts, replaced, kept, strict=True):
             more = mentions.find(text, language, with_names="PERSON" in self._config.replace)
@@ -212,10 +226,7 @@ class PrivacyFilter:
             pieces, done, surrogates = [], 0, dict[Span, str]()
             for span in spans_to_replace:
                 value = text[span.start : span.end]
-                if span.kind == "PERSON":
-                    surrogate = self._replace_name(value, language, mentions, avoid)
-                else:
-                    surrogate = self._surrogates.replace_value(span.kind, value, language, avoid)
+                surrogate = find_surrogate(span.kind, value)
                 pieces += [text[done : span.start], surrogate]
                 done = span.end
                 changed[span.kind] += 1

@@ -136,7 +136,7 @@ def find_inflection(form: str, known: Collection[str], language: str) -> Inflect
 
 @cache
 def _pairs_by_letter(language: str) -> dict[str, list[tuple[str, str]]]:
-    """Returns the pairs of _pairs("cases_of_names") by the last letter of the case; "" has those that fit any letter."""
+    """Returns the pairs of _pairs("cases_of_names") by the last letter of the case; "" has those for all."""
     pairs = _pairs("cases_of_names", language)
     letters = {case[-1:] for _, case in pairs} | {""}
     return {letter: [(ending, case) for ending, case in pairs if case[-1:] in ("", letter)] for letter in letters}

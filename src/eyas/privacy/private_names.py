@@ -118,13 +118,16 @@ def describe_names(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
         for word in name.words:
             known = largest.setdefault(word, {})
             for feature, value in name.features.items():
-                known[feature] = max(known.get(feature, 0.0), value)
+                if value > known.get(feature, 0.0):
+                    known[feature] = value
     joined: dict[int, dict[str, float]] = {}
     for name in distinct:
-        features = joined[id(name.features)] = dict(name.features)
+        lowest = 0.0 if name.words else -math.inf
+        features = joined[id(name.features)] = {feature: max(value, lowest) for feature, value in name.features.items()}
         for word in name.words:
             for feature, value in largest[word].items():
-                features[feature] = max(features.get(feature, 0.0), value)
+                if value > features.get(feature, 0.0):
+                    features[feature] = value
     return [replace(name, features=joined[id(name.features)]) for name in names]
 
 

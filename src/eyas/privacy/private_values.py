@@ -28,6 +28,7 @@ _GAPS = frozenset(("", " ", "-", ".", "/", ":", " - ", "·"))  # between two chu
 _MAX_CHUNKS, _MAX_CAPITALS = 8, 4
 _MIN_DIGITS = 3
 _MIN_ODD, _MAX_ODD = 6, 40  # characters
+_DIGIT = re.compile(r"\d")
 _WORD = re.compile(r"[^\W\d_]+")
 _RUN = re.compile(r"(.)\1+")
 _YEAR = re.compile(r"(?:19|20)\d\d")
@@ -41,7 +42,8 @@ _SMALL = (
     r"(?:de|del|della|der|den|dem|des|di|do|da|dos|das|du|la|le|les|los|las|het|van|von|zum|zur|am|an|op|of|the|na|och)"
 )
 _STREETS = (
-    re.compile(rf"(?<!\w){_CAPITAL}(?: (?:{_SMALL} ){{0,2}}{_CAPITAL}){{0,4}},? (?:nr?\.? ?|nº ?|č\. ?)?\d{{1,4}} ?[a-zA-Z]?(?!\w)"),
+    re.compile(rf"(?<!\w){_CAPITAL}(?: (?:{_SMALL} ){{0,2}}{_CAPITAL}){{0,4}},? "
+               r"(?:nr?\.? ?|nº ?|č\. ?)?\d{1,4} ?[a-zA-Z]?(?!\w)"),
     re.compile(rf"(?<![\w.,])\d{{1,4}}[a-zA-Z]?,? {_CAPITAL}(?: (?:{_SMALL} ){{0,2}}{_CAPITAL}){{0,3}}(?!\w)"),
 )  # fmt: skip
 
@@ -65,12 +67,22 @@ def find_candidates(text: str) -> list[Value]:
             found.append(Value(start, start + len(value), "odd"))
     if any(map(str.isdigit, text)):
         found += _find_codes(text)
-        found += [Value(*match.span(), "street") for pattern in _STREETS for match in pattern.finditer(text)]
+        found += [Value(*match.span(), "street") for start, end in _lines_with_digits(text) for pattern in _STREETS
+                  for match in pattern.finditer(text, start, end)]  # fmt: skip
     kept: list[Value] = []
     for value in sorted(found, key=lambda one: (one.start, -one.end)):
         if not kept or value.start >= kept[-1].end:
             kept.append(value)
     return kept
+
+
+def _lines_with_digits(text: str) -> Iterator[tuple[int, int]]:
+    """Yields the start and the end of each line that holds a digit: no street reaches over a line."""
+    done = 0
+    while digit := _DIGIT.search(text, done):
+        start, end = text.rfind("\n", done, digit.start()) + 1, text.find("\n", digit.end())
+        done = len(text) if end < 0 else end
+        yield start, done
 
 
 def _find_codes(text: str) -> Iterator[Value]:

@@ -13,7 +13,7 @@ import re
 import secrets
 import unicodedata
 from collections.abc import Collection, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from eyas.base.errors import InputError
@@ -122,7 +122,7 @@ class Surrogates:
 
     def _number(self, kind: str, value: str, below: int, attempt: int = 0) -> int:
         message = f"{kind}\0{attempt}\0{value}".encode("utf-8", "surrogatepass")
-        return int.from_bytes(hmac.new(self._key, message, hashlib.sha256).digest()) % below
+        return int.from_bytes(hmac.digest(self._key, message, "sha256")) % below
 
     def _pick(self, kind: str, text: str, choices: tuple[str, ...], avoid: frozenset[str] = frozenset()) -> str:
         value = _normalize(text)
@@ -242,6 +242,7 @@ def _lower_names(role: str, locale: str) -> frozenset[str]:
     return frozenset(map(str.casefold, person_names(role, locale)))
 
 
+@lru_cache(maxsize=10_000)
 def _normalize(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).casefold().replace("’", "'").split())
 
