@@ -71,7 +71,7 @@ def load_texts(language: str, part: Half) -> TextSet | None:
     return TextSet(
         language,
         numbered("ordinary", content["ordinary"]),
-        of_half("known", pairs["known"]) + of_half("unknown", pairs["unknown"]),
+        tuple(dict.fromkeys(of_half("known", pairs["known"]) + of_half("unknown", pairs["unknown"]))),
         numbered("private", pairs["private"]),
         numbered("public", pairs["public"]),
         numbered("planted", values["planted"]),

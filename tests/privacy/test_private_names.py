@@ -35,9 +35,9 @@ def test_evidence_in_one_turn_counts_for_the_others():
 
 
 def test_a_private_person_makes_the_others_of_the_record_likelier():
-    text = "My landlord Zorvek Tallis keeps my deposit. Brenna Quill said it is fine."
-    spans = [Span(12, 25, "PERSON", 0.8, "builtin.listed"), Span(44, 56, "PERSON", 0.8, "builtin.listed")]
-    alone = select_private([text[44:]], [[Span(0, 12, "PERSON", 0.8, "builtin.listed")]], "en")[0]
+    text = "My landlord Zorvek Tallis keeps my deposit. And what about Brenna Quill?"
+    spans = [Span(12, 25, "PERSON", 1.0, "builtin.first"), Span(59, 71, "PERSON", 1.0, "builtin.first")]
+    alone = select_private([text[44:]], [[Span(15, 27, "PERSON", 1.0, "builtin.first")]], "en")[0]
     together = select_private([text], [spans], "en")[0]
     assert not alone
     assert [text[span.start : span.end] for span in together] == ["Zorvek Tallis", "Brenna Quill"]

@@ -90,7 +90,9 @@ def test_tables_keep_the_rules_and_are_read(table):
         assert sorted(words) == sorted(entries[language]), f"[{table}] {language} has an entry twice"
         assert entries[language], f"[{table}] {language} has no entry"
     is_named = f'"{table}"' in sources or f"'{table}'" in sources or table.endswith("_phrases")
-    assert is_named or table in tables_of_files("words", "names", "phrases", "labels", "places", "context", "topics"), table
+    assert is_named or table in tables_of_files("words", "names", "phrases", "labels", "places", "context", "topics"), (
+        table
+    )
 
 
 def test_the_readme_explains_every_table_and_no_other():

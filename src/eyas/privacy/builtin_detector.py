@@ -44,9 +44,9 @@ class BuiltinDetector:
         """Returns one list of spans for each text; the spans of a text are sorted and do not overlap."""
         found = []
         for text, language in zip(texts, languages, strict=True):
-            spans = merge_spans(without_documentation(text, self._find(text, language)))
-            values = without_documentation(text, find_private_values(plain_text(text), spans, language))
-            found.append(merge_spans((*spans, *values)))
+            spans = list(self._find(text, language))
+            values = find_private_values(plain_text(text), merge_spans(spans), language)
+            found.append(merge_spans(without_documentation(text, (*spans, *values))))
         return found
 
     def _find(self, text: str, language: str) -> Iterator[Span]:

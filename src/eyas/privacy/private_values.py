@@ -15,20 +15,27 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from eyas.privacy.context_model import FeatureWeights, load_weights, split_context
-from eyas.privacy.labeled_values import DATES
-from eyas.privacy.span import Span
+from eyas.privacy.documentation_values import is_documentation
+from eyas.privacy.labeled_values import DATES, is_direct
+from eyas.privacy.span import KINDS, Span
+from eyas.privacy.value_labels import label_before
+from eyas.privacy.word_lists import read_words
 
-THRESHOLD = 0.7  # logarithm of the odds from which on a value is private
+THRESHOLDS = {"code": 1.0, "odd": -0.6}  # logarithm of the odds from which on a value is private, by its form
+_THRESHOLD = 0.6  # of the other forms
+_REACH = 30  # characters before a value in which a label such as "order number" says that it is not private
 _CHUNK = re.compile(r"[0-9A-Za-zÀ-ɏЀ-ӿ]+")  # Chinese letters stand beside a number without a blank
 _HANDLE = re.compile(r"(?<![A-Za-z0-9_.])@[A-Za-z0-9_][A-Za-z0-9_.]{2,29}")
 _ODD = re.compile(r"[!-~]{6,}")
-_ODD_SIGNS = re.compile(r"(?=.*[A-Za-z])(?=.*\d)(?!.*(?:[()\[\]{}<>;=|\\`/]|@\w+\.))")
+_ODD_SIGNS = re.compile(r"(?=.*[A-Za-z])(?=.*\d)(?!.*(?:[()\[\]{}<>,;=|\\`/]|@\w+\.))")
 _EDGES = "\"'()[]{}<>,.;:!?*#_~`|"
 _GAPS = frozenset(("", " ", "-", ".", "/", ":", " - ", "·"))  # between two chunks of a code
+_EDGES_OF_CELLS = ",;|\t\n"
 _MAX_CHUNKS, _MAX_CAPITALS = 8, 4
 _MIN_DIGITS = 3
 _MIN_ODD, _MAX_ODD = 6, 40  # characters
 _DIGIT = re.compile(r"\d")
+_BRANDS = frozenset(brand.replace(" ", "") for brand in read_words("brands"))
 _WORD = re.compile(r"[^\W\d_]+")
 _RUN = re.compile(r"(.)\1+")
 _YEAR = re.compile(r"(?:19|20)\d\d")
@@ -59,7 +66,9 @@ class Value(NamedTuple):
 def find_candidates(text: str) -> list[Value]:
     """Returns the values of a text that may be private, in order. Takes linear time."""
     found = [Value(*match.span(), "date") for match in DATES["any_date"].finditer(text)]
-    found += [Value(*match.span(), "handle") for match in _HANDLE.finditer(text)] if "@" in text else []
+    for match in _HANDLE.finditer(text) if "@" in text else ():
+        if not match[0].isupper() and match[0][1:].rstrip(".").casefold() not in _BRANDS:
+            found.append(Value(*match.span(), "handle"))
     for match in _ODD.finditer(text):
         value = match[0].lstrip(_EDGES)
         start, value = match.end() - len(value), value.rstrip(_EDGES)
@@ -146,8 +155,15 @@ def find_private_values(text: str, known: Sequence[Span], language: str) -> Iter
     context = split_context(text, tuple((span.start, span.end) for span in known if span.kind == "PERSON"), language)
     private, dropped = map(load_weights(language, "private_values").__getitem__, ("private", "dropped"))
     for start, end, form in values:
-        shape = _list_shape(text[start:end], form)
-        if context.score(start, end, private) + _add(shape, private) > THRESHOLD:
+        if form == "code" and text[start - 1 : start] in _EDGES_OF_CELLS and text[end : end + 1] in _EDGES_OF_CELLS:
+            continue  # the heading of a column says what its cells are, see structured_text.py
+        if text[start - 1 : start] == "(" and text[max(0, start - 2) : start - 1].isalnum():
+            continue  # an argument of a call: "multiply(148, 412)"
+        shape, label = _list_shape(text[start:end], form), label_before(text, start, _REACH)
+        is_other = label is not None and label.kind == "OTHER" and is_direct(text, label.end, start)
+        score = context.score(start, end, private) + _add(shape, private)
+        is_public = is_other or any(is_documentation(kind, text[start:end]) for kind in KINDS)
+        if score > THRESHOLDS.get(form, _THRESHOLD) and not is_public:
             kind = {"date": "BIRTH_DATE", "handle": "HANDLE", "street": "ADDRESS"}.get(form)
             is_dropped = kind is None and context.score(start, end, dropped) + _add(shape, dropped) > 0
             yield Span(start, end, kind or ("SECRET" if is_dropped else "CUSTOMER_ID"), 0.5, "builtin.context")
