@@ -124,6 +124,9 @@ def test_choices_have_coins_of_their_own(client, hello_ids):
     assert reply.metrics is None
     assert ask(6, 1)[0] == texts[1:2]
     assert ask(-1, 1)[0] == ask(-1, 1)[0] != texts[:1]
+    assert ask(2**63 + 191, 1)[0] == ask(191, 1)[0]
+    assert ask(5 - 10**400 * 2**62, 3)[0] == texts
+    assert ask(2**62 - 1, 2)[0] == [*ask(-1, 1)[0], *ask(0, 1)[0]]
     assert ask(None, 1)[0] != ask(None, 1)[0]
 
 

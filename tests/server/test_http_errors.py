@@ -39,7 +39,7 @@ BODIES = {
     "null": b"null",
     "a text": b'"hi"',
     "digits": START + b'"max_tokens": 1' + b"0" * 9000 + b"}",
-    "a large number": START + b'"seed": 1' + b"0" * 400 + b"}",
+    "a large number": START + b'"n": 1' + b"0" * 400 + b"}",
 }
 
 
@@ -76,7 +76,7 @@ WRONG = {
     "presence_penalty": [2.1],
     "frequency_penalty": [-2.1],
     "n": [0, 129, 1.5],
-    "seed": [2**63, 0.5, "1"],
+    "seed": [0.5, "1", True],
     "max_tokens": [-1, 2.5, 10**400],
     "stop": ["", ["a"] * 17, [""], [1], 3],
     "stop_token_ids": [[-1], ["a"], 5, [288]],

@@ -24,7 +24,6 @@ from eyas.server.schema_rules import any_of, at_most_one, given, null, rules
 MAX_CHOICES = 128  # OpenAI's bound on n; here on all outputs of one call
 MAX_STOP_STRINGS = 16
 MAX_LOGPROBS = 20
-MAX_SEED = 2**63 - 1
 MAX_TOKENS = 2**31 - 1  # no context is longer
 
 
@@ -131,9 +130,7 @@ class GenerationRequest(IgnoredParameters):
         ]
         | None
     ) = Field(None, description="Token id (as a string) -> value that is added to its logit.")
-    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED), WHOLE] | None = Field(
-        None, description="Choice i uses seed + i."
-    )
+    seed: Annotated[int, WHOLE] | None = Field(None, description="Any integer, modulo 2**62. Choice i uses seed + i.")
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES, description="Choices for each prompt."), WHOLE] | None = None
     max_tokens: NumTokens | None = Field(None, description="0: no output, only the usage of the prompt.")
     min_tokens: NumTokens | None = Field(None, description="No end of turn and no stop token before.")

@@ -25,7 +25,7 @@ from eyas.server.tool_use import ToolUse, find_tool_use, no_tools
 from eyas.tree.sampling import SamplingParams
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
-NUM_SEEDS = 2**62  # within torch's range, with room for seed + index of the choice
+NUM_SEEDS = 2**62  # within torch's range
 DEFAULT_TEMPERATURE = 1.0  # OpenAI's
 SAMPLING_KEYS = {"temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
 ANY_OBJECT = {"type": "object"}
@@ -75,14 +75,14 @@ class RequestParser:
         if body.skip_special_tokens is False:
             shown_ids |= set(self._special_ids.values()) - set(self.target.info.eos_ids)
         wants_rounds = body.stream_options is not None and bool(body.stream_options.include_rounds)
-        seed = secrets.randbelow(NUM_SEEDS) if body.seed is None else body.seed % NUM_SEEDS
+        seed = secrets.randbelow(NUM_SEEDS) if body.seed is None else body.seed
         return [
             Request(
                 id=f"{id_prefix}-{index}",
                 prompt_ids=prompts[index // n],
                 max_tokens=limits[index // n],
                 sampling=sampling,
-                seed=seed + index,
+                seed=(seed + index) % NUM_SEEDS,
                 stop=stop,
                 speculation=body.speculation or "auto",
                 logprobs=logprobs,
