@@ -32,6 +32,8 @@ SLOTS, WAITING = 8, 4
 KEY = "a-key-of-clients"
 # Read as text, because SGLang's dashboard was published with marks of a merge, so that it is no JSON.
 LOST = re.compile(r"<{7} .*?={7}", re.DOTALL)
+# SGLang's server writes sglang:NAME. Its gateway and its newest dashboard (since 186a56f6) write sglang_NAME.
+SERIES = re.compile(r"\b(vllm|sglang)[:_](\w+)")
 EXPRESSION = re.compile(r'"expr": *"((?:[^"\\]|\\.)*)"')
 PROMPTS = ("Write a short poem.", "How many apples are left?", "Name three towns.", "Explain a queue.")
 
@@ -75,6 +77,8 @@ VLLM = [
     *(f"sum(vllm:num_requests_{state}{MODEL})" for state in ("running", "waiting")),
     *(f"vllm:{name}_cache_usage_perc{MODEL}" for name in ("kv", "gpu")),
     *(f"avg(vllm:{name}_cache_usage_perc{MODEL})" for name in ("kv", "gpu")),
+    f"vllm:kv_cache_usage_perc{MODEL} or vllm:gpu_cache_usage_perc{MODEL}",
+    f"avg(vllm:kv_cache_usage_perc{MODEL}) or avg(vllm:gpu_cache_usage_perc{MODEL})",
     *(
         f"sum by (le) (increase(vllm:{name}_bucket{MODEL}[{PERIOD}]))"
         for name in ("request_prompt_tokens", "request_generation_tokens", "iteration_tokens_total")
@@ -130,15 +134,16 @@ def upstream_rows(directory: str | None) -> Iterator[Row]:
         ("SGLang's", ("sglang-dashboard.json",), SGLANG),
     ):
         paths = [path for file in files for path in Path(directory).rglob(file)]
-        asked = {expr for path in paths for expr in EXPRESSION.findall(LOST.sub("", path.read_text())) if ":" in expr}
+        texts = [LOST.sub("", path.read_text()) for path in paths]
+        asked = {expr for text in texts for expr in EXPRESSION.findall(text) if SERIES.search(expr)}
         missing = {_essence(expr) for expr in asked} - {_essence(expr) for expr in restated}
         print(*sorted(map(str, missing)), sep="\n", file=sys.stderr)
         yield Row(name.format(owner) + f" (of {len(asked)})", len(missing), "0", bool(asked) and not missing)
 
 
-def _essence(expression: str) -> tuple[frozenset[str], frozenset[str]]:
+def _essence(expression: str) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
     """Returns the series and the functions of an expression. Counters without `_total` are those with it."""
-    series = {name.removesuffix("_total") for name in re.findall(r"\b(?:vllm|sglang)[:_]\w+", expression)}
+    series = {(owner, name.removesuffix("_total")) for owner, name in SERIES.findall(expression)}
     return frozenset(series), frozenset(re.findall(r"\b(histogram_quantile|rate|increase)\b", expression))
 
 
