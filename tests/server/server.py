@@ -49,7 +49,7 @@ class Server:
         return line
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=30)
+        return httpx.Client(base_url=self.url, timeout=120)
 
 
 @contextlib.contextmanager

@@ -110,7 +110,7 @@ def test_slow_headers_close_the_connection(server_of_two, monkeypatch):
 
 def test_a_long_answer_outlasts_the_header_timeout(server_of_two, monkeypatch):
     monkeypatch.setattr("eyas.server.server.HEADER_TIMEOUT_S", 0.01)
-    assert httpx.post(f"{server_of_two.url}/v1/completions", json=LONG).status_code == 200
+    assert httpx.post(f"{server_of_two.url}/v1/completions", json=LONG, timeout=60).status_code == 200
 
 
 # --- shutdown and failure --------------------------------------------------------------------------------------------
