@@ -54,8 +54,32 @@ MIN_TEXTS = 2  # texts that hold a feature
 MIN_WEIGHT = 0.1
 STEPS = 100
 # Slots of `planted` whose values private_values.py looks for, and the kinds that drop a record by default.
-DROPPED = "card iban account government_id passport driving_license password api_key pin cookie".split()
-REPLACED = "phone birth_date plate vin imei mac gps ip customer_id member_id insurance_id handle".split()
+DROPPED = [
+    "card",
+    "iban",
+    "account",
+    "government_id",
+    "passport",
+    "driving_license",
+    "password",
+    "api_key",
+    "pin",
+    "cookie",
+]
+REPLACED = [
+    "phone",
+    "birth_date",
+    "plate",
+    "vin",
+    "imei",
+    "mac",
+    "gps",
+    "ip",
+    "customer_id",
+    "member_id",
+    "insurance_id",
+    "handle",
+]
 
 
 @dataclass(frozen=True)
