@@ -44,7 +44,7 @@ _MAX_COUNTED = 17  # digits
 
 
 # Words with capitals and a number, in both orders: "Hinter der Mühle 11", "9 Kirkgate".
-_CAPITAL = r"[A-ZÀ-ÖØ-ÞĀ-Ž][^\W\d_]{0,24}[.'’-]?(?:[^\W\d_]{1,24})?"
+_CAPITAL = r"[A-ZÀ-ÖØ-ÞĀ-Ž][^\W\d_]{0,24}+(?:[.'’-][^\W\d_]{0,24}+)?"
 _SMALL = (
     r"(?:de|del|della|der|den|dem|des|di|do|da|dos|das|du|la|le|les|los|las|het|van|von|zum|zur|am|an|op|of|the|na|och)"
 )
@@ -159,14 +159,19 @@ def find_private_values(text: str, known: Sequence[Span], language: str) -> Iter
             continue  # the heading of a column says what its cells are, see structured_text.py
         if text[start - 1 : start] == "(" and text[max(0, start - 2) : start - 1].isalnum():
             continue  # an argument of a call: "multiply(148, 412)"
-        shape, label = _list_shape(text[start:end], form), label_before(text, start, _REACH)
-        is_other = label is not None and label.kind == "OTHER" and is_direct(text, label.end, start)
+        shape = _list_shape(text[start:end], form)
         score = context.score(start, end, private) + _add(shape, private)
-        is_public = is_other or any(is_documentation(kind, text[start:end]) for kind in KINDS)
-        if score > THRESHOLDS.get(form, _THRESHOLD) and not is_public:
+        if score > THRESHOLDS.get(form, _THRESHOLD) and not _is_public(text, start, end):
             kind = {"date": "BIRTH_DATE", "handle": "HANDLE", "street": "ADDRESS"}.get(form)
             is_dropped = kind is None and context.score(start, end, dropped) + _add(shape, dropped) > 0
             yield Span(start, end, kind or ("SECRET" if is_dropped else "CUSTOMER_ID"), 0.5, "builtin.context")
+
+
+def _is_public(text: str, start: int, end: int) -> bool:
+    """Returns True for a value of public documentation, and behind a label such as "order number"."""
+    label = label_before(text, start, _REACH)
+    is_other = label is not None and label.kind == "OTHER" and is_direct(text, label.end, start)
+    return is_other or any(is_documentation(kind, text[start:end]) for kind in KINDS)
 
 
 @lru_cache(maxsize=10_000)
