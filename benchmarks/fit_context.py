@@ -1,4 +1,4 @@
-"""Fits the weights of the private words around names and values: src/eyas/privacy/languages/*/weights.
+"""Fits the weights of the words around names and values: src/eyas/privacy/languages/*/weights.
 
     python benchmarks/fit_context.py [--languages en,de] [--only names] [--data DIR] [--folds N] [--write]
 

@@ -90,7 +90,7 @@ class Written:
 def template_texts(env: Path, cases: Sequence[Case]) -> Iterator[Written]:
     """Yields the cases in every chat template of TRL that has tools, except those that the template cannot write.
 
-    Some templates refuse or drop all calls but the first, and some write a quote in a string as it is.
+    Some templates refuse or drop all calls but the first, and some do not escape a quote in a string.
     """
     (directory,) = env.glob("lib/python*/site-packages/trl/chat_templates")
     for path in sorted(directory.glob("*.jinja")):

@@ -100,7 +100,7 @@ def select_private(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
 
 
 def describe_names(texts: Sequence[str], spans: Sequence[Sequence[Span]], language: str) -> list[DetectedName]:
-    """Returns the names of a record with their features. benchmarks/fit_name_weights.py fits the weights to them.
+    """Returns the names of a record with their features. benchmarks/fit_context.py fits the weights to them.
 
     A feature of a name is the largest value among the names of the record that share a word with it.
 

@@ -1,11 +1,11 @@
-"""Finds numbers, codes, dates and user names that the words around them make private, without a label that is known.
+"""Finds numbers, codes, dates, user names and streets that the words around them make private, without a known label.
 
 The other detectors know formats and labels. Here a linear model decides, with the shape of the value and the words
 around it (context_model.py); its weights are in languages/*/weights/private_values.toml.
 
     text                                         value        features of its shape
-    the keypad by the gate takes 4821            4821         code:9, digits:4
-    Booked under Fifita, car NT05GNG             NT05GNG      code:A9A, digits:2, letters:5
+    the keypad by the gate takes 4821            4821         code:9, code:digits:4
+    Booked under Fifita, car 4ERW441             4ERW441      code:9A9, code:digits:4, code:letters:3
 """
 
 import re
@@ -95,7 +95,7 @@ def _lines_with_digits(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _find_codes(text: str) -> Iterator[Value]:
-    """Yields runs of chunks with digits or capitals: "PW 6193 1381", "NT05GNG"."""
+    """Yields runs of chunks with digits or capitals: "PW 6193 1381", "4ERW441"."""
     start = end = num_chunks = num_digits = 0
     for match in _CHUNK.finditer(text):
         digits, is_part = _count_digits(match[0])
