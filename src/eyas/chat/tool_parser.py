@@ -12,6 +12,7 @@ import ast
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, cast
 
 import regex
@@ -73,6 +74,8 @@ class ToolCallParser:
         closing = {name: None if name == TOOL_CALLS else _first_signs([border]) for name, border in self._close.items()}
         self._signs = {None: _first_signs(self._open.values()), **closing}
         self._text = ""
+        self._pieces: list[str] = []  # text behind `_text` that `feed_content` has read
+        self._content_signs: frozenset[str] | None = None  # of the next border; None if the next text is not content
         self._position = 0  # the text before it is done
         self._region: str | None = None
         self._region_start = self._body_start = 0  # of the region: where it opens, and where its text begins
@@ -93,15 +96,44 @@ class ToolCallParser:
 
     def feed(self, text: str) -> ParsedText:
         """Appends text to the answer. Returns what is certain now."""
-        signs, is_read = self._signs[self._region], self._position == len(self._text)
+        content = self.feed_content(text)
+        if content is not None:
+            return ParsedText(content)
+        self._join()
+        signs, was_read = self._signs[self._region], self._position == len(self._text)
         self._text += text
-        if is_read and signs is not None and signs.isdisjoint(text):  # most pieces are a token without these signs
+        if was_read and signs is not None and signs.isdisjoint(text):  # a token of thoughts, for example
             self._position = len(self._text)
-            return self._read_text(text)
-        return self._advance(at_end=False)
+            parsed = self._read_text(text)
+        else:
+            parsed = self._advance(at_end=False)
+        is_read = self._position == len(self._text) and self._region in (None, CONTENT) and not self._follows_call
+        is_content = self._region == CONTENT or self._open.get(CONTENT) is None
+        self._content_signs = self._signs[self._region] if is_read and is_content else None
+        return parsed
+
+    def feed_content(self, text: str) -> str | None:
+        """Appends text that is content without a border, as most tokens are, and returns the content that it adds.
+
+        Returns None for any other text, which is then not appended.
+        """
+        if self._content_signs is None or not self._content_signs.isdisjoint(text):
+            return None
+        self._pieces.append(text)
+        if self._space:
+            text = self._space + text
+        content = text.rstrip()
+        self._space = text[len(content) :]
+        return content
+
+    def _join(self) -> None:
+        if self._pieces:
+            self._text += "".join(self._pieces)
+            self._pieces, self._position = [], len(self._text)
 
     def finish(self) -> ParsedText:
         """Ends the answer. Returns the rest of it."""
+        self._join()
         parsed = self._advance(at_end=True)
         if self._region == TOOL_CALLS:
             # JSON and Python show by themselves whether they are complete. Other calls need their end.
@@ -229,7 +261,7 @@ class _Border:
         first: The characters with which it may begin; None if they are unknown.
     """
 
-    def __init__(self, pattern: str, is_final: bool, first: frozenset[str] | None = None) -> None:
+    def __init__(self, pattern: str, is_final: bool, first: frozenset[str] | None) -> None:
         self.is_final, self.first = is_final, first
         compiled = regex.compile(pattern, regex.DOTALL)
         self.search, self.finditer = compiled.search, compiled.finditer
@@ -240,14 +272,14 @@ def _pattern(field: Mapping[str, Any], name: str) -> _Border | None:
     if literal is None:
         pattern = field.get(f"{name}_pattern")
         first = None if pattern is None or "|" in pattern else _FIRST_SIGN.match(pattern)
-        return None if pattern is None else _Border(pattern, not pattern, frozenset(first[0][-1]) if first else None)
+        return None if pattern is None else _border(pattern, not pattern, frozenset(first[0][-1]) if first else None)
     literals = [literal] if isinstance(literal, str) else list(literal)
     ordered = sorted(literals, key=len, reverse=True)
-    return _Border(
-        "|".join(map(regex.escape, ordered)),
-        is_final=not any(a != b and a.startswith(b) for a in literals for b in literals),
-        first=frozenset(literal[:1] for literal in literals),
-    )
+    is_final = not any(a != b and a.startswith(b) for a in literals for b in literals)
+    return _border("|".join(map(regex.escape, ordered)), is_final, frozenset(literal[:1] for literal in literals))
+
+
+_border = cache(_Border)  # one for each border of a family, shared by all answers
 
 
 def _first_signs(borders: Iterable[_Border | None]) -> frozenset[str] | None:

@@ -103,6 +103,9 @@ class AnswerParser:
 
     def deltas(self, text: str, is_last: bool) -> list[dict[str, Any]]:
         """Returns the keys of the deltas for new text. A call has two: its id and name, then its arguments."""
+        content = None if is_last else self._parser.feed_content(text)
+        if content is not None:
+            return [{"content": content}] if content else []
         first = self._num_calls
         parsed = self._parse(text, is_last)
         deltas: list[dict[str, Any]] = [_texts(parsed)] if parsed.content or parsed.reasoning else []
