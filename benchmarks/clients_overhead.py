@@ -5,9 +5,9 @@
 tpot       32 streams of `eyas serve` with the embedded pair in float32, compiled, and a tool. TPOT with and without
            parsing and metrics varies by more than the limit from run to run. Therefore the row is the CPU time that
            the server spends in them, measured inside the server, as a share of all its CPU time; the ratio of TPOT is
-           told. The time that the clock itself takes is subtracted. Float32, because many CPUs emulate bfloat16, and
-           then a slow forward hides the cost. The signal SIGUSR1 switches both off and on in the server, so that both
-           arms have the same process.
+           told. The time that the clock itself takes is measured before each call and subtracted. Float32, because
+           many CPUs emulate bfloat16, and then a slow forward hides the cost. The signal SIGUSR1 switches both off and
+           on in the server, so that both arms have the same process.
 start-up   from the start of `eyas serve` with a random target of 0.2 GB until it is ready, with and without hashing it.
 
 Both arms run back to back in rotated order, at most N times, until the 95 % interval of the median ratio is narrower
@@ -50,7 +50,6 @@ MIN_PAIRS, MAX_PAIRS, HALF_WIDTH = 5, 30, 0.01
 STREAMS, MAX_TOKENS = 32, 128
 MAX_SHARE, MAX_START = 0.01, 1.10
 LAYERS, DRAFT_VOCAB = 30, 4096
-NUM_EMPTY = 20_000  # calls of an empty function, which tell what the clock takes
 TOOL = {
     "type": "function",
     "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
@@ -198,24 +197,19 @@ def serve(digest: str, words: Sequence[str]) -> int:
     from eyas.server import response_builder
     from eyas.server.request_metrics import RequestMetrics
 
-    inside_s, num_calls = 0.0, 0
+    inside_s = 0.0
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **keys: Any) -> Any:
-            nonlocal inside_s, num_calls
+            nonlocal inside_s
+            before_s = time.thread_time()
             began_s = time.thread_time()
             try:
                 return function(*args, **keys)
             finally:
-                inside_s += time.thread_time() - began_s
-                num_calls += 1
+                inside_s += time.thread_time() - began_s - (began_s - before_s)
 
         return call
-
-    empty = timed(lambda: None)
-    for _ in range(NUM_EMPTY):
-        empty()
-    clock_s, inside_s, num_calls = inside_s / num_calls, 0.0, 0
 
     names = ("observe_tokens", "observe_call", "count_response")
     own = {name: timed(getattr(RequestMetrics, name)) for name in names}
@@ -233,7 +227,7 @@ def serve(digest: str, words: Sequence[str]) -> int:
         response_builder.AnswerParser = parser if is_on else _PlainAnswer
 
     def tell(*_: object) -> None:
-        print(json.dumps({"inside_s": inside_s - num_calls * clock_s, "cpu_s": time.process_time()}), flush=True)
+        print(json.dumps({"inside_s": inside_s, "cpu_s": time.process_time()}), flush=True)
 
     signal.signal(signal.SIGUSR1, switch)
     signal.signal(signal.SIGUSR2, tell)
