@@ -3,8 +3,8 @@
     python benchmarks/gsm8k_benchmark.py DIR [--work WORK] [--minutes N]
 
 DIR holds gsm8k-train.jsonl and gsm8k-test.jsonl (github.com/openai/grade-school-math, MIT). gsm8k_target.py trains a
-target of 20 million parameters on the training problems for at most N minutes. `eyas run` trains a head on the target's
-answers to the training questions. Then both arms answer questions of the test set.
+target of 34 million parameters on the training problems and on Python code for at most N minutes. `eyas run` trains a
+head on the target's answers to the training questions. Then both arms answer questions of the test set.
 
 Such a small target writes like GSM8K but calculates wrongly. The measured figure is the speed on text that comes from
 no grammar. Looping answers are counted separately, because every drafter predicts them well.

@@ -144,11 +144,11 @@ class FusedNorm(LlamaRMSNorm):
         return rms_norm(hidden_states, hidden_states.shape[-1:], self.weight, self.variance_epsilon)
 
 
-def new_model(config: LlamaConfig) -> LlamaForCausalLM:
-    """Makes the untrained model in bfloat16, with the faster attention and norm above."""
+def new_model(config: LlamaConfig, dtype: torch.dtype = torch.bfloat16) -> LlamaForCausalLM:
+    """Makes the untrained model, with the faster attention and norm above."""
     AttentionInterface.register("plain", plain_attention)
     config._attn_implementation = "plain"
-    model = LlamaForCausalLM(config).bfloat16()
+    model = LlamaForCausalLM(config).to(dtype)
     for module in model.modules():
         if isinstance(module, LlamaRMSNorm):
             module.__class__ = FusedNorm
@@ -265,7 +265,7 @@ def perplexities(model: LlamaForCausalLM, text: Text, examples: int) -> dict[str
 
 
 class Masters:
-    """Float32 copies of the bfloat16 weights, with Muon for the matrices and AdamW for the rest."""
+    """Float32 copies of the weights, with Muon for the matrices and AdamW for the rest."""
 
     def __init__(self, model: LlamaForCausalLM, plan: Plan) -> None:
         self.plan = plan

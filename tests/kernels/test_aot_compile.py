@@ -12,7 +12,10 @@ from tests.model.families import family_target
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.kernels import aot_compile as compiled
+from eyas.kernels import cpu_linear
 from eyas.kernels.aot_compile import CompileError, compile_pair
+from eyas.kernels.cpu_linear import pack_linears
+from eyas.model.head import Head
 from eyas.tree.shape import TreeShape
 
 TREE = TreeShape(4, 3, 12)
@@ -83,19 +86,39 @@ def test_inputs_may_lie_anyhow(stored: list[Path], spoken: Spoken, draft: Eagle3
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-def test_other_weights_are_another_package(stored: list[Path], spoken: Spoken, draft: Eagle3Spec) -> None:
+def test_heads_of_one_form_share_a_package(stored: list[Path], spoken: Spoken, draft: Eagle3Spec) -> None:
+    """The package has no weights. Each head computes with its own."""
     assert stored
-    with torch.no_grad():
-        draft.head.norm.weight.mul_(1.5)
-    assert not compile_pair(spoken.target, draft.head, stored_only=True)
-    assert draft.head.compiled_forward is None
+    other = Head.init(draft.head.config, seed=5)
+    pack_linears(other)
+    inputs, attend = compiled.head_inputs(other, 4), compiled.PackedAttention(compiled._text_only)
+    with torch.inference_mode():
+        wanted = other.step_with_logits(*inputs, attend)
+        for head in (draft.head, other):
+            assert compile_pair(spoken.target, head, stored_only=True)
+        found, foreign = other.step_with_logits(*inputs, attend), draft.head.step_with_logits(*inputs, attend)
+    for one, another, wrong in zip(found, wanted, foreign, strict=True):
+        torch.testing.assert_close(one, another, atol=1e-4, rtol=1e-4)
+        assert not torch.allclose(one, wrong, atol=1e-2)
 
 
-def test_moving_or_casting_a_head_undoes_it(stored: list[Path], spoken: Spoken, draft: Eagle3Spec) -> None:
+def test_weights_are_not_copied(stored: list[Path], spoken: Spoken) -> None:
+    """The package uses the memory of the target."""
+    assert stored
+    assert compile_pair(spoken.target, None, stored_only=True)
+    inputs, attend = compiled.target_inputs(spoken.target, 3), compiled.PackedAttention(compiled._text_only)
+    with torch.inference_mode():
+        before = spoken.target.forward(*inputs, attend).hidden_BTD
+        spoken.target.embedding.weight[:] = 0
+        after = spoken.target.forward(*inputs, attend).hidden_BTD
+    assert not torch.equal(before, after)
+
+
+def test_a_compiled_head_cannot_be_cast(stored: list[Path], spoken: Spoken, draft: Eagle3Spec) -> None:
     assert stored
     assert compile_pair(spoken.target, draft.head, stored_only=True)
-    assert draft.head.compiled_forward is not None
-    assert draft.head.to(torch.float64).compiled_forward is None
+    with pytest.raises(TypeError, match="cast or moved"):
+        draft.head.to(torch.float64)
 
 
 def test_a_damaged_package_is_made_again(
@@ -120,8 +143,9 @@ def test_a_package_that_computes_something_else_is_not_used(
     stored: list[Path], spoken: Spoken, draft: Eagle3Spec
 ) -> None:
     assert stored
-    with torch.no_grad():
-        spoken.target.embedding.weight.mul_(1.01)  # what the digest of the files does not see
+    for norm in spoken.target.decoder.modules():
+        if hasattr(norm, "variance_epsilon"):
+            norm.variance_epsilon = 1.0  # what the digest of the files does not see
     with pytest.raises(CompileError, match="differs from the uncompiled one"):
         compile_pair(spoken.target, draft.head, stored_only=True)
     assert spoken.target.compiled_forward is None
@@ -132,10 +156,17 @@ def test_where_nothing_can_be_compiled(spoken: Spoken, monkeypatch: pytest.Monke
         patch.setenv("CXX", "no-such-compiler")
         with pytest.raises(CompileError, match="no no-such-compiler on the PATH"):
             compile_pair(spoken.target, None)
-    with monkeypatch.context() as patch:
-        patch.setattr(compiled, "MEMORY_SHARE", 0.0)
-        with pytest.raises(CompileError, match="second copy of the weights"):
-            compile_pair(spoken.target, None)
+
+
+def test_a_second_copy_of_the_weights_needs_memory(spoken: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers that are not packed are copied into the package."""
+    monkeypatch.setattr(compiled, "MEMORY_SHARE", 0.0)
+    monkeypatch.setattr(cpu_linear, "can_pack", lambda dtype: False)
+    with pytest.raises(CompileError, match="second copy of the weights"):
+        compile_pair(spoken.target, None)
+
+
+def test_other_dtypes_are_not_compiled(spoken: Spoken) -> None:
     spoken.target.model.double()
     with pytest.raises(CompileError, match="float64"):
         compile_pair(spoken.target, None)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from eyas.drafters.drafter import AcceptedTokens, chunk_reads
+from eyas.kernels.cpu_linear import can_pack, pack_linears
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
@@ -51,7 +52,12 @@ class Eagle3Spec:
     @classmethod
     def on(cls, device: torch.device, head: Head, vocab: DraftVocab, shape: TreeShape) -> "Eagle3Spec":
         """Returns a spec with head and vocabulary on this device. The head's projections are packed for serving."""
-        return cls(head.to(device).pack_projections(), vocab.to(device), shape)
+        head = head.to(device)
+        if device.type == "cpu" and can_pack(head.norm.weight.dtype):
+            pack_linears(head)
+        else:
+            head.pack_projections()
+        return cls(head, vocab.to(device), shape)
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
@@ -73,7 +79,7 @@ class Eagle3Drafter:
     ) -> None:
         """Allocates the memory. A scratch area holds the nodes of the largest tree of the spec."""
         head, config = spec.head, spec.head.config
-        weight = head.lm_head.weight
+        weight = head.norm.weight
         self.head = head
         self.vocab = spec.vocab
         self.target = target

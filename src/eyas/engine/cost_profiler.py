@@ -13,6 +13,7 @@ from eyas.base.provenance import digest_json
 from eyas.drafters.eagle3 import Eagle3Drafter
 from eyas.engine.engine import Engine
 from eyas.engine.model_runner import RoundBatch
+from eyas.kernels.cpu_linear import is_packed
 from eyas.model.head import HeadConfig
 from eyas.speculation.arms import Arm
 from eyas.speculation.budget import Budget
@@ -94,6 +95,7 @@ def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed
         drafter: index of the head that drafts.
     """
     profiler, pool = CostProfiler(engine, drafter), engine.kv_cache.pool
+    layers = "packed" if is_packed(engine.target.model) else "plain"
     key = CostKey(
         machine=machine_name(pool.kv.device),
         target=digest_json(dataclasses.asdict(engine.target.info) | {"name": ""}),
@@ -101,7 +103,7 @@ def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed
         dtype=str(pool.kv.dtype),
         threads=torch.get_num_threads(),
         compiled=engine.target.compiled_forward is not None,
-        version=f"{__version__}, torch {torch.__version__}",
+        version=f"{__version__}, torch {torch.__version__}, {layers} layers",
     )
     table = load_or_measure(key, arms, engine.max_running, profiler.max_context, profiler.measure_round_s, cache)
     rows = min(READ_ROWS, profiler.max_context)

@@ -22,7 +22,7 @@ from eyas.engine.output_processor import OutputProcessor
 from eyas.engine.request import Request, RequestOutput, max_new_tokens
 from eyas.engine.request_state import RequestState
 from eyas.engine.scheduler import SLOT_BLOCK, PrefillWork, RoundWork, Scheduler
-from eyas.kernels.dispatch import attention_for_device
+from eyas.kernels.dispatch import attention_for_device, pack_target
 from eyas.kernels.paged_attention import PrepareAttention
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_cache_manager import KVCacheManager
@@ -74,6 +74,7 @@ class Engine:
             stream: the stream that runs the work; None for `stream_for` of the target's device.
             prepare: the attention; None for the fastest one on the target's device.
         """
+        pack_target(target)
         info, weight = target.info, next(target.model.parameters())
         self.target = target
         self.max_running = max_running

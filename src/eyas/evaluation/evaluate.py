@@ -274,5 +274,5 @@ def _read_rows(
 
 def _top1_probs(row: Row, target: Target) -> Tensor:
     """Returns the probability of the target's most likely token at each `layout.teacher_positions`, on the CPU."""
-    weight = next(target.lm_head.parameters())
+    weight = target.logits_weight
     return target.logits(row.hidden_UD.to(weight.device, weight.dtype)).float().softmax(-1).amax(-1).cpu()

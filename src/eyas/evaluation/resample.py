@@ -26,6 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from eyas.evaluation.replay import find_answers
 from eyas.features.layout import Row
+from eyas.kernels.dispatch import pack_target
 from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
 from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
@@ -47,7 +48,8 @@ def resample_answers(
         max_tokens: The most tokens of an answer.
     """
     assert not sampling.adjusts_logits, "penalties are not supported here"
-    device, head_device = target.embedding.weight.device, next(target.lm_head.parameters()).device
+    pack_target(target)
+    device, head_device = target.embedding.weight.device, target.logits_weight.device
     answers = [find_answers(text, row.ids_T, row.loss_mask_T)[-1] for text, row in enumerate(rows)]
     prompts = [answer.ids_T[: answer.start].to(device) for answer in answers]
     lengths_B = torch.tensor([len(ids_T) for ids_T in prompts], device=device)

@@ -44,6 +44,7 @@ from eyas.features.quantize import (
 )
 from eyas.features.shard import CodesAndScales, StoredRow
 from eyas.features.store import ShardRecord
+from eyas.kernels.dispatch import pack_target
 from eyas.model.attention import AttentionParams, causal_attention
 from eyas.model.layer_ids import has_default_layers
 from eyas.model.target import Target
@@ -329,6 +330,7 @@ def extract_features(
     A batch holds texts of similar length and at most `batch_tokens` padded tokens. So the order differs from `texts`;
     see `ExtractedFeatures.index`.
     """
+    pack_target(target)
     device = next(target.model.parameters()).device
     for batch in group_by_length(range(len(texts)), lambda index: len(texts[index][0]), batch_tokens):
         ids_BT = torch.nn.utils.rnn.pad_sequence([texts[index][0] for index in batch], batch_first=True)

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,10 @@ from torch import Tensor
 from eyas.base.environment import cache_directory, memory_bytes, remove_all_but_newest
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.kernels import attention_op as native
+from eyas.kernels import cpu_linear
 from eyas.kernels.attention_op import CompileError, attention_scope, cpp_compiler, exported_attention, load_operator
+from eyas.kernels.cpu_linear import can_pack, is_packed, pack_linears
+from eyas.kernels.dispatch import pack_target
 from eyas.model import head as head_module
 from eyas.model import hook as hook_module
 from eyas.model import target as target_module
@@ -92,7 +95,7 @@ def target_inputs(target: Target, rows: int) -> tuple[Tensor, ...]:
 def head_inputs(head: Head, rows: int) -> tuple[Tensor, ...]:
     """Returns example inputs of `_HeadGraph` for `rows` tokens, drawn at random with a fixed seed."""
     generator = torch.Generator().manual_seed(rows)
-    shape, dtype = (1, rows, head.config.hidden_size), head.lm_head.weight.dtype
+    shape, dtype = (1, rows, head.config.hidden_size), head.norm.weight.dtype
     embeds_1TD, hidden_1TD = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
     return embeds_1TD, hidden_1TD, torch.arange(rows)[None]
 
@@ -110,7 +113,11 @@ def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path
     with torch.no_grad():
         exported = torch.export.export(graph, inputs, dynamic_shapes=[{1: rows} for _ in inputs], strict=False)
         # Each job has its own cache of the compiler, so a precompiled header would be used only once.
-        configs = {"freezing": True, "cpp.enable_concat_linear": True, "aot_inductor.precompile_headers": False}
+        configs: dict[str, Any] = {"aot_inductor.precompile_headers": False}
+        if is_packed(graph):
+            configs["aot_inductor.package_constants_in_so"] = False
+        else:
+            configs |= {"freezing": True, "cpp.enable_concat_linear": True}
         torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=configs)
 
 
@@ -118,13 +125,21 @@ def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path
 
 
 class _Package:
-    """A compiled forward, loaded from its package file. Requirement: one thread calls it at a time."""
+    """A compiled forward, loaded from its package file. Requirement: one thread calls it at a time.
 
-    def __init__(self, path: Path) -> None:
+    If the layers of the graph are packed, the package has no weights, and uses those of the graph.
+    """
+
+    def __init__(self, path: Path, graph: torch.nn.Module) -> None:
         load_operator()
         try:
             # The inner loader: both graphs have flat inputs and outputs, and flattening takes as long as a layer.
-            self._run = torch._inductor.aoti_load_package(str(path), run_single_threaded=True).loader.boxed_run
+            loader = torch._inductor.aoti_load_package(str(path), run_single_threaded=True).loader
+            if is_packed(graph):
+                tensors = dict(graph.named_parameters(remove_duplicate=False)) | dict(graph.named_buffers())
+                self._weights = {name: tensors[name].detach() for name in loader.get_constant_fqns()}
+                loader.load_constants(self._weights, False, True, True)
+            self._run = loader.boxed_run
         except Exception as error:  # packages of another processor or torch fail in many ways
             raise CompileError("The compiled forward cannot be loaded") from error
         os.utime(path)  # the cache keeps the newest
@@ -209,36 +224,50 @@ def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False
         CompileError: a forward cannot be compiled or loaded; it keeps running uncompiled.
     """
     _check_machine(target, head)
+    pack_target(target)
+    if head is not None:
+        pack_linears(head)
+    _check_memory([target.model] if head is None else [target.model, head])
     if target.compiled_forward is None:
         key = _key(target.digest, target.model.dtype, tuple(target.aux_layer_ids))
-        package = _package(f"target-{key}", None if stored_only else lambda path: _target_job(target, path))
+        graph = _TargetGraph(target)
+        package = _package(f"target-{key}", graph, None if stored_only else lambda path: _target_job(target, path))
         if package is None:
             return False
-        _compare(package, _TargetGraph(target), lambda rows: target_inputs(target, rows))
+        _compare(package, graph, lambda rows: target_inputs(target, rows))
         target.compiled_forward = package
     if head is not None and head.compiled_forward is None:
         with tempfile.TemporaryDirectory() as directory:
-            weights = Path(directory) / "head.safetensors"
-            save_file({name: weight.clone().contiguous() for name, weight in head.state_dict().items()}, str(weights))
-            key = _key(digest_file(weights), head.lm_head.weight.dtype, dataclasses.asdict(head.config))
-            package = _package(f"head-{key}", None if stored_only else lambda path: _head_job(head, weights, path))
+            weights, digest = Path(directory) / "head.safetensors", "none"
+            if not is_packed(head):  # otherwise the package has no weights
+                stored = {name: weight.clone().contiguous() for name, weight in head.state_dict().items()}
+                save_file(stored, str(weights))
+                digest = digest_file(weights)
+            key = _key(digest, head.norm.weight.dtype, dataclasses.asdict(head.config))
+            graph = _HeadGraph(head)
+            job_of = None if stored_only else lambda path: _head_job(head, weights, path)
+            package = _package(f"head-{key}", graph, job_of)
         if package is None:
             return False
-        _compare(package, _HeadGraph(head), lambda rows: head_inputs(head, rows))
+        _compare(package, graph, lambda rows: head_inputs(head, rows))
         head.compiled_forward = package
     return True
 
 
 def _check_machine(target: Target, head: Head | None) -> None:
-    weights = [*target.model.parameters(), *(head.parameters() if head is not None else ())]
-    for weight in weights:
+    parts = [target.model] if head is None else [target.model, head]
+    for weight in [weight for part in parts for weight in part.parameters()]:
         if weight.device.type != "cpu" or weight.dtype not in TOLERANCE:
             dtype = str(weight.dtype).removeprefix("torch.")
             problem = f"Weights of {dtype} on {weight.device.type} cannot be compiled"
             raise CompileError(problem, "Use --dtype bfloat16 or float32 on a CPU")
     if shutil.which(cpp_compiler()) is None:
         raise CompileError(f"There is no {cpp_compiler()} on the PATH", "Install g++, or set CXX")
-    held = sum(weight.nbytes for weight in weights)
+
+
+def _check_memory(parts: Sequence[torch.nn.Module]) -> None:
+    """Raises CompileError if the packages would hold too large a copy of weights that are not packed."""
+    held = sum(weight.nbytes for part in parts if not is_packed(part) for weight in part.parameters())
     room = int(MEMORY_SHARE * memory_bytes())
     if held > room:
         raise CompileError(
@@ -263,7 +292,8 @@ def _key(digest: str, dtype: torch.dtype, form: object) -> str:
 
 
 SOURCES = tuple(
-    Path(str(module.__file__)) for module in (sys.modules[__name__], native, target_module, head_module, hook_module)
+    Path(str(module.__file__))
+    for module in (sys.modules[__name__], native, cpu_linear, target_module, head_module, hook_module)
 )
 
 
@@ -284,7 +314,7 @@ def _target_job(target: Target, package: Path) -> _CompileJob:
 
 
 def _head_job(head: Head, weights: Path, package: Path) -> _CompileJob:
-    config, dtype = dataclasses.asdict(head.config), _name(head.lm_head.weight.dtype)
+    config, dtype = dataclasses.asdict(head.config), _name(head.norm.weight.dtype)
     return _CompileJob(str(weights), config, (), dtype, torch.get_num_threads(), str(package))
 
 
@@ -292,11 +322,12 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _package(name: str, job_of: Callable[[Path], _CompileJob] | None) -> _Package | None:
+def _package(name: str, graph: torch.nn.Module, job_of: Callable[[Path], _CompileJob] | None) -> _Package | None:
     """Loads a package from the cache, and compiles it first if the cache does not have it.
 
     Args:
         name: the name of the file in the cache, without "forward-" and ".pt2".
+        graph: the same forward, uncompiled.
         job_of: returns the job that writes the package to a path; None to compile nothing.
 
     Returns:
@@ -306,7 +337,7 @@ def _package(name: str, job_of: Callable[[Path], _CompileJob] | None) -> _Packag
     path = directory / f"forward-{name}.pt2"
     if path.is_file():
         with contextlib.suppress(CompileError):
-            return _Package(path)
+            return _Package(path, graph)
     if job_of is None:
         return None
     try:
@@ -321,7 +352,7 @@ def _package(name: str, job_of: Callable[[Path], _CompileJob] | None) -> _Packag
     except OSError as error:
         raise CompileError("The compiled forward cannot be written", "Free space in the cache directory") from error
     remove_all_but_newest(directory, "forward-*.pt2", MAX_PACKAGES)
-    return _Package(path)
+    return _Package(path, graph)
 
 
 def _compile_in_subprocess(job: _CompileJob, directory: Path) -> None:
@@ -376,6 +407,7 @@ def _main(spec: str) -> None:
 
 def _target_graph(job: _CompileJob) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
     target = Target.load(job.source, getattr(torch, job.dtype), job.layers)
+    pack_target(target)
     return _TargetGraph(target), target_inputs(target, EXAMPLE_ROWS)
 
 
@@ -383,8 +415,14 @@ def _head_graph(job: _CompileJob) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
     assert job.config is not None, "a head has a configuration"
     fields: dict[str, Any] = job.config | {"aux_layer_ids": tuple(job.config["aux_layer_ids"])}
     head = Head(HeadConfig(**fields))
-    head.load_state_dict(load_file(job.source), assign=True)
-    return _HeadGraph(head.pack_projections()), head_inputs(head, EXAMPLE_ROWS)
+    dtype = getattr(torch, job.dtype)
+    if can_pack(dtype):  # the package has no weights
+        head = head.to_empty(device="cpu").to(dtype)
+        pack_linears(head)
+    else:
+        head.load_state_dict(load_file(job.source), assign=True)
+        head.pack_projections()
+    return _HeadGraph(head), head_inputs(head, EXAMPLE_ROWS)
 
 
 if __name__ == "__main__":

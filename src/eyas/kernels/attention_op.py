@@ -21,7 +21,7 @@ from torch import Tensor
 
 from eyas.base.errors import EyasError, StorageError
 from eyas.kernels.build import TORCH_LIB, LibrarySource, build_library
-from eyas.kernels.cpu_attention import HEADER
+from eyas.kernels.cpu_attention import HEADERS, Unavailable, load_cpu_library
 from eyas.model.attention import AttentionParams, PackedAttentionFn
 
 _thread_state = threading.local()
@@ -37,9 +37,8 @@ def _source() -> LibrarySource:
 
     headers = (f"-I{path}" for path in include_paths())
     flags = ("-std=c++20", "-O2", "-fPIC", "-shared", *headers)
-    return LibrarySource(
-        HEADER.with_name("cpu_operator.cpp"), (HEADER,), flags, (f"-L{TORCH_LIB}", "-ltorch_cpu", "-lc10")
-    )
+    path = HEADERS[0].with_name("cpu_operator.cpp")
+    return LibrarySource(path, HEADERS, flags, (f"-L{TORCH_LIB}", "-ltorch_cpu", "-lc10"))
 
 
 @cache
@@ -57,11 +56,15 @@ def load_operator() -> Callable[..., None]:
         torch.ops.load_library(str(library))
     except (OSError, subprocess.SubprocessError, StorageError) as error:
         raise CompileError("The attention operator cannot be built", "Install g++") from error
-    enter = ctypes.CDLL(str(library)).eyas_enter
+    loaded, cpu_library = ctypes.CDLL(str(library)), load_cpu_library()
+    enter = loaded.eyas_enter
     enter.argtypes, enter.restype = (c_void_p, c_void_p, c_void_p, c_int64, c_int64), None
+    if not isinstance(cpu_library, Unavailable):
+        loaded.eyas_set_linear(ctypes.cast(cpu_library.eyas_linear, c_void_p))
     in_python = torch.library.Library("eyas", "IMPL")
     in_python.impl("attend_in_python", _attend, "CPU")
     torch.library.register_fake("eyas::attend", lambda q_TNH, *_: q_TNH.new_empty(q_TNH.shape), lib=in_python)
+    torch.library.register_fake("eyas::linear", lambda x, w, b, n: x.new_empty(*x.shape[:-1], n), lib=in_python)
     _libraries.append(in_python)
     return enter
 

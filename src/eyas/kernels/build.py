@@ -22,16 +22,18 @@ class LibrarySource:
     """The source of a library.
 
     Attributes:
-        path: The C or C++ file.
+        path: The C or C++ file, after which the library is named.
         headers: The header files of eyas that it includes.
         flags: Options of the compiler, before the file.
-        links: Options of the linker, after the file.
+        links: Options of the linker, after the files.
+        more: Further C or C++ files of the library.
     """
 
     path: Path
     headers: tuple[Path, ...]
     flags: tuple[str, ...]
     links: tuple[str, ...] = ()
+    more: tuple[Path, ...] = ()
 
 
 def build_library(compiler: str, source: LibrarySource) -> Path:
@@ -52,7 +54,8 @@ def build_library(compiler: str, source: LibrarySource) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)  # a directory that cannot be written fails before the work
         with tempfile.TemporaryDirectory() as directory:  # written in one step: several processes may build at once
             library = Path(directory) / path.name
-            _run([compiler, *source.flags, str(source.path), "-o", str(library), *source.links])
+            files = map(str, (source.path, *source.more))
+            _run([compiler, *source.flags, *files, "-o", str(library), *source.links])
             write_atomic(path, library.read_bytes())
     return path
 
@@ -78,7 +81,7 @@ def library_path(compiler: str, source: LibrarySource) -> Path:
     """
     language = "c" if source.path.suffix == ".c" else "c++"
     compiler_info = _run([compiler, "-###", "-E", *source.flags, "-x", language, os.devnull])
-    texts = [path.read_text() for path in (source.path, *source.headers)]
+    texts = [path.read_text() for path in (source.path, *source.more, *source.headers)]
     parts = (*texts, compiler_info, *source.flags, *source.links, torch.__version__)
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return cache_directory() / f"{source.path.stem}-{digest[:16]}.so"

@@ -15,26 +15,19 @@
    finite, and a hidden score is -inf, whose power is 0. */
 
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cpu_attention.h"
+#include "cpu_vectors.h"
 
-#if defined(__AVX512F__) || defined(__AVX__)
-#include <immintrin.h>
-#endif
-
-/* LANES floats a vector. Register tiles: GROUP keys x 2 vectors of rows, 4 rows x SPAN vectors of a head; both keep at
-   least the 8 sums in flight that two multiply-adds of 4 cycles need, and fit the registers (32, on AVX2 16). */
+/* Register tiles: GROUP keys x 2 vectors of rows, 4 rows x SPAN vectors of a head; both keep at least the 8 sums in flight
+   that two multiply-adds of 4 cycles need, and fit the registers (32, on AVX2 16). */
+enum { GROUP = LANES == 8 ? 4 : 8, SPAN = LANES == 8 ? 2 : 4 };
 #if defined(__AVX512F__)
-enum { LANES = 16, GROUP = 8, SPAN = 4 };
 #define LANE_NUMBERS {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 #elif defined(__AVX__)
-enum { LANES = 8, GROUP = 4, SPAN = 2 };
 #define LANE_NUMBERS {0, 1, 2, 3, 4, 5, 6, 7}
 #else
-enum { LANES = 4, GROUP = 8, SPAN = 4 };
 #define LANE_NUMBERS {0, 1, 2, 3}
 #endif
 enum {
@@ -49,15 +42,9 @@ enum {
 };
 static const float LOG2_E = 1.44269504f, LOWEST = -1e38f;
 
-typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));
-typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
-typedef uint16_t vh_any __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 typedef int32_t i32_any __attribute__((may_alias));
 typedef int32_t vi_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-#define INLINE static inline __attribute__((always_inline))
 
 int64_t eyas_struct_bytes(int which) { return which == 0 ? sizeof(struct forward) : sizeof(struct rule); }
 
@@ -91,13 +78,7 @@ struct scratch {
 };
 static _Thread_local struct scratch thread_scratch __attribute__((aligned(64)));
 
-INLINE vf splat(float x) { return x - (vf){}; }
-INLINE vf load(const float *p) { return *(const vf_any *)p; }
-INLINE vf load_bf16(const uint16_t *p) { return (vf)(__builtin_convertvector(*(const vh_any *)p, vu) << 16); }
-INLINE void store(float *p, vf x) { *(vf_any *)p = x; }
 INLINE vf pick(vi where, vf yes, vf no) { return (vf)((where & (vi)yes) | (~where & (vi)no)); }
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-INLINE int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 /* x where either is no number, as the instruction has it. */
 INLINE vf larger(vf floor, vf x) {
@@ -123,31 +104,6 @@ INLINE vf exp2_vf(vf x) {
   p = p * f + splat(6.93147004e-1f);
   p = p * f + splat(1.0f);
   return p * (vf)(((vi)shifted << 23) + (127 << 23));
-}
-
-INLINE float from_bf16(uint16_t x) {
-  uint32_t bits = (uint32_t)x << 16;
-  float value;
-  memcpy(&value, &bits, 4);
-  return value;
-}
-
-/* To nearest, ties to even; what is no number stays none. */
-INLINE uint16_t to_bf16(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, 4);
-  uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (uint16_t)rounded;
-}
-
-static void widen(float *restrict to, const uint16_t *restrict from, int n) {
-  int i = 0;
-  for (; i + LANES <= n; i += LANES) store(to + i, load_bf16(from + i));
-  for (; i < n; i++) to[i] = from_bf16(from[i]);
-}
-
-static void narrow(uint16_t *restrict to, const float *restrict from, int n) {
-  for (int i = 0; i < n; i++) to[i] = to_bf16(from[i]);
 }
 
 /* One head's row from one type to another. */
@@ -176,27 +132,12 @@ static const float *widen_row(float *to, const void *from, int is_bf16, int n) {
   return to;
 }
 
-/* Where the machine multiplies pairs of bfloat16, scores are made from the keys as they lie in memory. */
-#if defined(__AVX512BF16__)
-enum { HAS_PAIRS = 1 };
-#else
-enum { HAS_PAIRS = 0 };
-#endif
 INLINE int in_pairs(const struct forward *f) {
   return HAS_PAIRS && f->new_is_bf16 && f->memory_is_bf16 && f->head_dim % (2 * LANES) == 0;
 }
 
 /* Whether keys and values need copies: whole vectors of float32. */
 INLINE int widened(const struct forward *f) { return f->memory_is_bf16 || f->head_dim % LANES; }
-
-/* sum + a * b, lane by lane; of pairs: both products. */
-INLINE vf add_product(vf sum, vf a, vf b, const int pairs) {
-#if defined(__AVX512BF16__)
-  if (pairs) return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
-#endif
-  (void)pairs;
-  return sum + a * b;
-}
 
 /* Element i of a row, or pair i, in all lanes. */
 INLINE vf all_lanes(const void *row, int i) { return (vf)((vi){} + ((const i32_any *)row)[i]); }

@@ -1,4 +1,4 @@
-"""Paged attention on a CPU: builds the operator of cpu_attention.c with the machine's compiler, and calls it.
+"""Paged attention on a CPU: calls the operator of cpu_attention.c. Builds the library of the CPU operators.
 
 T rows, B requests, N heads, G key-value heads, H head size, R request slots, C columns, Z KV slots.
 
@@ -29,9 +29,12 @@ from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.model.attention import AttentionParams
 
 HEADER = Path(__file__).with_name("cpu_attention.h")
+LINEAR_HEADER = HEADER.with_name("cpu_linear.h")
+HEADERS = (HEADER, LINEAR_HEADER, HEADER.with_name("cpu_vectors.h"))
 # No -ffast-math: a masked score is an infinity. The two -fno-* allow vector selections and change no result.
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
-SOURCE = LibrarySource(HEADER.with_suffix(".c"), (HEADER,), FLAGS, ("-Wl,--as-needed", *openmp(), "-lm"))
+LINKS = ("-Wl,--as-needed", *openmp(), "-lm")
+SOURCE = LibrarySource(HEADER.with_suffix(".c"), HEADERS, FLAGS, LINKS, (LINEAR_HEADER.with_suffix(".c"),))
 # The library of prebuild.py: for any x86-64 with AVX2 instead of the building machine.
 PORTABLE = dataclasses.replace(
     SOURCE, flags=tuple("-march=x86-64-v3" if flag == "-march=native" else flag for flag in FLAGS)
@@ -45,7 +48,7 @@ REASON_LENGTH = 300  # characters of a compiler message, on one line
 
 @dataclass(frozen=True)
 class Unavailable:
-    """The result of `load_cpu_attention` on a machine that has no operator. reason: why, on one line."""
+    """The result of `load_cpu_library` on a machine that has no operators. reason: why, on one line."""
 
     reason: str
 
@@ -197,10 +200,10 @@ def find_compiler() -> str | None:
     return shutil.which("gcc") or shutil.which("cc")
 
 
-def load_cpu_attention() -> CpuKernel | Unavailable:
-    """Returns the operator, or the reason why there is none.
+def load_cpu_library() -> ctypes.CDLL | Unavailable:
+    """Returns the library of the CPU operators (cpu_attention.c and cpu_linear.c), or the reason why there is none.
 
-    With a C compiler on the PATH, the operator is built on the first call and cached on disk. Without a compiler (in a
+    With a C compiler on the PATH, the library is built on the first call and cached on disk. Without a compiler (in a
     container image, for example), the library at the path in EYAS_CPU_OPERATOR is loaded; see prebuild.py.
     """
     compiler, brought = find_compiler(), os.environ.get(PREBUILT_VARIABLE)
@@ -209,8 +212,14 @@ def load_cpu_attention() -> CpuKernel | Unavailable:
     if compiler is None and torch.backends.cpu.get_cpu_capability() not in PORTABLE_NEEDS:
         return Unavailable(f"{PREBUILT_VARIABLE} is for CPUs with AVX2, and there is no gcc or cc on the PATH")
     try:
-        return CpuKernel(ctypes.CDLL(str(build_library(compiler, SOURCE)) if compiler is not None else str(brought)))
+        return ctypes.CDLL(str(build_library(compiler, SOURCE)) if compiler is not None else str(brought))
     except subprocess.CalledProcessError as error:
         return Unavailable(f"{compiler} failed: {' '.join(error.stderr.split())[:REASON_LENGTH]}")
     except (OSError, subprocess.TimeoutExpired, StorageError) as error:
-        return Unavailable(f"the operator cannot be built or loaded: {error}")
+        return Unavailable(f"the operators cannot be built or loaded: {error}")
+
+
+def load_cpu_attention() -> CpuKernel | Unavailable:
+    """Returns the attention operator, or the reason why there is none."""
+    library = load_cpu_library()
+    return library if isinstance(library, Unavailable) else CpuKernel(library)

@@ -1,8 +1,11 @@
-/* The operator eyas::attend, which compiled forwards call where the graph says attention (kernels/aot_compile.py).
+/* The operators of compiled forwards (kernels/aot_compile.py): eyas::attend and eyas::linear.
+
+   eyas::linear calls the function that eyas_set_linear has set.
 
    eyas_enter says what the thread's next forward attends to: paged memory on a CPU, without a step in Python, or, where
    the function is null, whatever Python has registered as eyas::attend_in_python. */
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
@@ -11,6 +14,7 @@
 #include <optional>
 
 #include "cpu_attention.h"
+#include "cpu_linear.h"
 
 namespace {
 
@@ -66,7 +70,33 @@ Tensor attend(const Tensor &q_TNH, const Tensor &k_TGH, const Tensor &v_TGH, int
   return out;
 }
 
+decltype(&eyas_linear) compute_linear = nullptr;
+
+Tensor apply_linear(const Tensor &x, const Tensor &packed, const std::optional<Tensor> &bias, int64_t num_out) {
+  TORCH_CHECK(compute_linear != nullptr, "eyas_set_linear was not called");
+  const auto type = packed.scalar_type();
+  TORCH_CHECK(x.scalar_type() == type && (type == at::kFloat || type == at::kBFloat16), "linear of ", x.scalar_type());
+  const int64_t num_in = x.size(-1), per_step = type == at::kBFloat16 ? 2 : 1;
+  TORCH_CHECK(packed.is_contiguous() && packed.dim() == 4 && packed.size(3) == per_step, packed.sizes());
+  TORCH_CHECK(packed.size(1) == (num_in + per_step - 1) / per_step, x.sizes(), packed.sizes());
+  TORCH_CHECK(num_out <= packed.size(0) * packed.size(2), num_out, packed.sizes());
+  const Tensor rows = x.reshape({-1, num_in}).contiguous();
+  const Tensor added = bias ? bias->to(at::kFloat).contiguous() : Tensor();
+  auto sizes = x.sizes().vec();
+  sizes.back() = num_out;
+  Tensor out = at::empty(sizes, x.options());
+  const struct linear layer{rows.const_data_ptr(), packed.const_data_ptr(),
+                            bias ? added.const_data_ptr<float>() : nullptr, out.mutable_data_ptr(),
+                            num_in, rows.size(0), num_in, num_out, type == at::kBFloat16, at::get_num_threads()};
+  TORCH_CHECK(!compute_linear(&layer), "no memory for the rows of a linear layer");
+  return out;
+}
+
 }  // namespace
+
+extern "C" void eyas_set_linear(void *function) {
+  compute_linear = reinterpret_cast<decltype(&eyas_linear)>(function);
+}
 
 extern "C" void eyas_enter(void *attend, void *f, void *keys, int64_t layer_bytes, int64_t values_bytes) {
   now = {reinterpret_cast<decltype(&eyas_attend)>(attend), static_cast<forward *>(f), static_cast<char *>(keys),
@@ -78,6 +108,10 @@ extern "C" void eyas_enter(void *attend, void *f, void *keys, int64_t layer_byte
 TORCH_LIBRARY(eyas, m) {
   m.def("attend(Tensor q, Tensor k, Tensor v, " EYAS_RULE ") -> Tensor");
   m.def("attend_in_python(Tensor q, Tensor k, Tensor v, " EYAS_RULE ") -> Tensor");
+  m.def("linear(Tensor x, Tensor packed, Tensor? bias, int num_out) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(eyas, CPU, m) { m.impl("attend", attend); }
+TORCH_LIBRARY_IMPL(eyas, CPU, m) {
+  m.impl("attend", attend);
+  m.impl("linear", apply_linear);
+}

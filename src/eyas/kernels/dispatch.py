@@ -1,4 +1,4 @@
-"""Chooses the attention for a device: Triton on CUDA, the C operator on a CPU, the dense reference elsewhere."""
+"""Chooses kernels for a device: Triton on CUDA, the C operators on a CPU, the dense reference elsewhere."""
 
 from functools import cache
 
@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.cpu_attention import CpuKernel, Unavailable, load_cpu_attention, unsupported_reason
+from eyas.kernels.cpu_linear import pack_linears
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention, prepare_dense
 from eyas.model.attention import PackedAttentionFn
+from eyas.model.submodules import find_lm_head
+from eyas.model.target import Target
 
 
 def attention_for_device(device: torch.device) -> PrepareAttention:
@@ -21,6 +24,12 @@ def attention_for_device(device: torch.device) -> PrepareAttention:
         return prepare_on(device)
     cpu_kernel()  # built now, so that no forward waits for it
     return _prepare_on_cpu
+
+
+def pack_target(target: Target) -> None:
+    """Packs the linear layers of a target on a CPU, which makes its forwards faster. See `cpu_linear.pack_linears`."""
+    pack_linears(target.model)
+    target.lm_head = find_lm_head(target.model)
 
 
 def fallback_reason(dtype: torch.dtype, head_dim: int) -> str | None:

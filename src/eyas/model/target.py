@@ -4,6 +4,7 @@ B requests, T rows, D hidden, L = 3D captured features, W target vocabulary.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,11 @@ class Target(TargetDir):
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns logits [..., W] of final hidden states [..., D]. Pass only the rows whose logits are needed."""
         return apply_softcap(self.lm_head(hidden), self.logit_softcap)
+
+    @property
+    def logits_weight(self) -> Tensor:
+        """A tensor with the dtype and device of the LM head's weights."""
+        return next(chain(self.lm_head.parameters(), self.lm_head.buffers()))
 
     def embed(self, ids: Tensor) -> Tensor:
         """Returns the rows [..., D] of the input embedding that the head reads.

@@ -46,7 +46,7 @@ class CostKey:
         dtype: The dtype of the KV memory.
         threads: The number of CPU threads of torch.
         compiled: True if the target runs compiled (kernels/aot_compile.py).
-        version: The versions of eyas and torch.
+        version: The versions of eyas and torch, and whether the target's layers are packed (kernels/cpu_linear.py).
     """
 
     machine: str

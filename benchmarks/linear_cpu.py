@@ -1,0 +1,67 @@
+"""Times the linear layers of eyas on this CPU beside those of torch (float32: MKL; bfloat16: ATen or oneDNN).
+
+    python benchmarks/linear_cpu.py [--threads N]
+
+Prints one JSON object for each layer, dtype and number of rows: the seconds of torch divided by those of eyas, median
+of rotated pairs with its 95 % interval. Each layer has so many copies that their weights do not fit into the caches, as
+in a model. A pair runs all copies once. No row has a target, because processors differ.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from result_rows import Row, print_rows
+from torch import Tensor, nn
+
+from eyas.base.environment import count_cpus
+from eyas.kernels.cpu_linear import PackedWeight
+from eyas.tree.intervals import median_interval
+
+LAYERS = {"qkv 512 to 768": (512, 768), "down 1536 to 512": (1536, 512), "logits 512 to 8192": (512, 8192)}
+ROWS = (1, 2, 4, 8, 16, 64, 256)
+WEIGHT_BYTES, MAX_COPIES = 80e6, 60
+PAIRS, SLOW_S = 9, 1.0
+
+
+def _seconds(layers: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> float:
+    began_s = time.perf_counter()
+    for layer in layers:
+        layer(x)
+    return time.perf_counter() - began_s
+
+
+def linear_rows() -> Iterator[Row]:
+    """Yields the rows."""
+    for name, (num_in, num_out) in LAYERS.items():
+        for dtype in (torch.bfloat16, torch.float32):
+            copies = min(int(WEIGHT_BYTES / (num_in * num_out * dtype.itemsize)), MAX_COPIES)
+            plain = [nn.Linear(num_in, num_out, bias=False, dtype=dtype) for _ in range(copies)]
+            packed = [PackedWeight([layer]) for layer in plain]
+            for rows in ROWS:
+                x = torch.randn(rows, num_in).to(dtype)
+                slow_s = _seconds(plain, x)
+                _seconds(packed, x)
+                ratios = []
+                for pair in range(PAIRS if slow_s < SLOW_S else 3):
+                    order = (plain, packed) if pair % 2 else (packed, plain)
+                    times = {id(arm): _seconds(arm, x) for arm in order}
+                    ratios.append(times[id(plain)] / times[id(packed)])
+                middle, span = median_interval(ratios, 0)
+                label = f"linear: {name}, {str(dtype).removeprefix('torch.')}, {rows} rows: torch over eyas"
+                yield Row(label, round(middle, 2), "told", True, (round(span.low, 2), round(span.high, 2)))
+
+
+def main() -> int:
+    """Prints the rows. Returns 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=count_cpus())
+    torch.set_num_threads(parser.parse_args().threads)
+    with torch.inference_mode():
+        return print_rows(linear_rows())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

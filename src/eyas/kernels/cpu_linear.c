@@ -1,0 +1,184 @@
+/* y = x W^T + b on a CPU, for any number of rows: what torch.nn.functional.linear computes. cpu_linear.py packs W and calls it.
+
+   T rows, K inputs, N outputs. WIDTH outputs are a panel. W is stored panel by panel, in the order in which it is read:
+
+     float32     [panel][k][output of the panel]
+     bfloat16    [panel][k / 2][output of the panel][k % 2], so that a vector has two inputs of each output
+
+   A step is 4 bytes of each output: one k of float32, or two of bfloat16. N is filled up to whole panels with zeros, and
+   K to whole steps. A tile is the sums of R rows x P panels, which stay in registers for all steps. The sum of an output
+   is made in the same order for every tile, so the result of a row does not depend on the other rows. */
+
+#include <stdlib.h>
+
+#include "cpu_linear.h"
+#include "cpu_vectors.h"
+
+enum {
+  WIDTH = 2 * LANES,
+  TILE_VECTORS = LANES == 16 ? 24 : 12, /* of 32 registers, or of 16 */
+  MAX_ROWS = TILE_VECTORS / 2,          /* of a tile */
+  GROUP = 4,                            /* panels whose weights stay in the first cache while all rows pass */
+  BLOCK = 240,                          /* rows that are widened at once */
+  MIN_WORK = 1 << 16,                   /* multiply-adds below which waking other threads takes longer than the work */
+};
+
+enum kind { FLOATS, HALVES, PAIRS }; /* bfloat16 as halves that become float32, or as pairs for the dot product */
+
+int eyas_linear_width(void) { return WIDTH; }
+
+/* Sums of R rows x P panels, [R][P][WIDTH]. */
+INLINE void tile(const float *x, int64_t x_row, const uint32_t *w, int64_t steps, float *sums, const int R, const int P,
+                 const enum kind kind) {
+  vf sum[TILE_VECTORS];
+  const vu high = (vu){} + 0xffff0000u;
+#pragma GCC unroll 32
+  for (int i = 0; i < 2 * R * P; i++) sum[i] = (vf){};
+  for (int64_t k = 0; k < steps; k++, w += WIDTH)
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) {
+      const uint32_t *at = w + p * steps * WIDTH;
+      const vu w0 = *(const vu_any *)at, w1 = *(const vu_any *)(at + LANES);
+      if (kind != HALVES) {
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) {
+          const vf a = splat_bits(x + r * x_row + k);
+          vf *s = sum + 2 * (r * P + p);
+          s[0] = add_product(s[0], a, (vf)w0, kind == PAIRS);
+          s[1] = add_product(s[1], a, (vf)w1, kind == PAIRS);
+        }
+        continue;
+      }
+      const vf even0 = (vf)(w0 << 16), even1 = (vf)(w1 << 16);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r++) {
+        const vf a = splat_bits(x + r * x_row + 2 * k);
+        vf *s = sum + 2 * (r * P + p);
+        s[0] += a * even0;
+        s[1] += a * even1;
+      }
+      const vf odd0 = (vf)(w0 & high), odd1 = (vf)(w1 & high);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r++) {
+        const vf a = splat_bits(x + r * x_row + 2 * k + 1);
+        vf *s = sum + 2 * (r * P + p);
+        s[0] += a * odd0;
+        s[1] += a * odd1;
+      }
+    }
+#pragma GCC unroll 32
+  for (int i = 0; i < 2 * R * P; i++) store(sums + i * LANES, sum[i]);
+}
+
+/* The number of panels of a tile with so many rows. */
+INLINE int panels_of(int rows) { return rows * 8 <= TILE_VECTORS ? 4 : rows * 4 <= TILE_VECTORS ? 2 : 1; }
+
+#define CASE(R, P) \
+  case 8 * R + P: tile(x, x_row, w, steps, sums, R, P, kind); return;
+INLINE void run_tile(const float *x, int64_t x_row, const uint32_t *w, int64_t steps, float *sums, int R, int P,
+                     const enum kind kind) {
+  switch (8 * R + P) {
+    CASE(1, 1) CASE(1, 4) CASE(2, 1) CASE(2, 2) CASE(3, 1) CASE(3, 2) CASE(4, 1) CASE(5, 1) CASE(6, 1)
+#if defined(__AVX512F__)
+    CASE(2, 4) CASE(3, 4) CASE(4, 2) CASE(5, 2) CASE(6, 2)
+    CASE(7, 1) CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
+#endif
+  }
+}
+
+static __attribute__((noinline)) void run_floats(const float *x, int64_t x_row, const uint32_t *w, int64_t steps,
+                                                 float *sums, int R, int P) {
+  run_tile(x, x_row, w, steps, sums, R, P, FLOATS);
+}
+
+static __attribute__((noinline)) void run_bf16(const float *x, int64_t x_row, const uint32_t *w, int64_t steps,
+                                               float *sums, int R, int P) {
+  run_tile(x, x_row, w, steps, sums, R, P, HAS_PAIRS ? PAIRS : HALVES);
+}
+
+static void store_row(const struct linear *l, int64_t t, int64_t begin, const float *sums, int64_t n) {
+  float biased[GROUP * WIDTH];
+  if (l->bias) {
+    for (int64_t i = 0; i < n; i++) biased[i] = sums[i] + l->bias[begin + i];
+    sums = biased;
+  }
+  const int64_t at = t * l->num_out + begin;
+  if (l->is_bf16)
+    narrow((uint16_t *)l->out + at, sums, n);
+  else
+    memcpy((float *)l->out + at, sums, n * sizeof(float));
+}
+
+/* Panels from..to - 1 of the rows t0..t0 + rows - 1, which x holds. */
+static void run_panels(const struct linear *l, const float *x, int64_t x_row, int64_t t0, int64_t rows, int64_t steps,
+                       int64_t from, int64_t to) {
+  float sums[TILE_VECTORS * LANES] __attribute__((aligned(64)));
+  const int64_t num_tiles = (rows + MAX_ROWS - 1) / MAX_ROWS;
+  for (int64_t first = from; first < to; first += GROUP) {
+    const int64_t last = least(first + GROUP, to);
+    for (int64_t i = 0; i < num_tiles; i++) {
+      const int64_t t = rows * i / num_tiles, R = rows * (i + 1) / num_tiles - t;
+      for (int64_t p = first, P; p < last; p += P) {
+        P = last - p >= panels_of(R) ? panels_of(R) : 1;
+        (l->is_bf16 ? run_bf16 : run_floats)(x + t * x_row, x_row, (const uint32_t *)l->weight + p * steps * WIDTH,
+                                             steps, sums, R, P);
+        const int64_t begin = p * WIDTH, n = least(P * WIDTH, l->num_out - begin);
+        for (int64_t r = 0; r < R; r++) store_row(l, t0 + t + r, begin, sums + r * P * WIDTH, n);
+      }
+    }
+  }
+}
+
+/* A row of bfloat16 as `run_bf16` reads it: floats, or pairs. */
+static void widen_input(const struct linear *l, float *to, int64_t t) {
+  const uint16_t *from = (const uint16_t *)l->x + t * l->x_row;
+  if (HAS_PAIRS)
+    memcpy(to, from, l->num_in * sizeof(uint16_t));
+  else
+    widen(to, from, l->num_in);
+  if (l->num_in % 2 == 0) return;
+  if (HAS_PAIRS)
+    ((uint16_t *)to)[l->num_in] = 0;
+  else
+    to[l->num_in] = 0;
+}
+
+/* Fills `out`. Returns 0, or 1 if there is no memory. */
+int eyas_linear(const struct linear *l) {
+  static _Thread_local float *scratch;
+  static _Thread_local int64_t room;
+  const int64_t steps = l->is_bf16 ? (l->num_in + 1) / 2 : l->num_in;
+  const int64_t panels = (l->num_out + WIDTH - 1) / WIDTH;
+  const int64_t x_row = !l->is_bf16 ? l->x_row : up(HAS_PAIRS ? steps : 2 * steps, LANES);
+  const int64_t needed = l->is_bf16 ? least(l->num_rows, BLOCK) * x_row : 0;
+  if (room < needed) {
+    free(scratch);
+    scratch = aligned_alloc(64, needed * sizeof(float)); /* whole vectors */
+    room = scratch ? needed : 0;
+    if (!scratch) return 1;
+  }
+  float *const widened = scratch;
+  for (int64_t t0 = 0; t0 < l->num_rows; t0 += BLOCK) {
+    const int64_t rows = least(l->num_rows - t0, BLOCK), work = rows * l->num_in;
+    const int num_threads = work * l->num_out < MIN_WORK ? 1 : least(l->num_threads, panels);
+    const float *x = l->is_bf16 ? widened : (const float *)l->x + t0 * l->x_row;
+    const int alone = work < MIN_WORK / 4;
+    if (l->is_bf16 && alone)
+      for (int64_t t = 0; t < rows; t++) widen_input(l, widened + t * x_row, t0 + t);
+    if (num_threads == 1 && (alone || !l->is_bf16)) {
+      run_panels(l, x, x_row, t0, rows, steps, 0, panels);
+      continue;
+    }
+#pragma omp parallel num_threads(num_threads)
+    {
+      if (l->is_bf16 && !alone) {
+#pragma omp for schedule(static)
+        for (int64_t t = 0; t < rows; t++) widen_input(l, widened + t * x_row, t0 + t);
+      }
+#pragma omp for schedule(static)
+      for (int i = 0; i < num_threads; i++)
+        run_panels(l, x, x_row, t0, rows, steps, panels * i / num_threads, panels * (i + 1) / num_threads);
+    }
+  }
+  return 0;
+}
