@@ -112,8 +112,8 @@ def read_functions() -> list[tuple[str, str]]:
             found = importlib.metadata.distribution(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-        terms = [found.metadata.get("License-Expression", ""), found.metadata.get("License", "")[:200]]
-        terms += [term for term in found.metadata.get_all("Classifier", []) if term.startswith("License")]
+        told = [found.metadata.get_all(name) or [] for name in ("License-Expression", "License", "Classifier")]
+        terms = [term[:200] for terms in told for term in terms if not term.startswith(("Topic", "Programming"))]
         if LICENSES.search(" ".join(terms)):
             files = sorted(file for file in found.files or () if file.suffix == ".py" and "test" not in str(file))
             pairs += [pair for file in files for pair in _functions_of(Path(str(file.locate())))]

@@ -91,12 +91,14 @@ def test_heads_of_one_form_share_a_package(stored: list[Path], spoken: Spoken, d
     assert stored
     other = Head.init(draft.head.config, seed=5)
     pack_linears(other)
-    inputs, attend = compiled.head_inputs(other, 4), compiled.PackedAttention(compiled._text_only)
+    attend = compiled.PackedAttention(compiled._text_only)
+    embeds_1TD, hidden_1TD, positions_1T = compiled.head_inputs(other, 4)
     with torch.inference_mode():
-        wanted = other.step_with_logits(*inputs, attend)
+        wanted = other.step_with_logits(embeds_1TD, hidden_1TD, positions_1T, attend)
         for head in (draft.head, other):
             assert compile_pair(spoken.target, head, stored_only=True)
-        found, foreign = other.step_with_logits(*inputs, attend), draft.head.step_with_logits(*inputs, attend)
+        found = other.step_with_logits(embeds_1TD, hidden_1TD, positions_1T, attend)
+        foreign = draft.head.step_with_logits(embeds_1TD, hidden_1TD, positions_1T, attend)
     for one, another, wrong in zip(found, wanted, foreign, strict=True):
         torch.testing.assert_close(one, another, atol=1e-4, rtol=1e-4)
         assert not torch.allclose(one, wrong, atol=1e-2)
@@ -106,11 +108,12 @@ def test_weights_are_not_copied(stored: list[Path], spoken: Spoken) -> None:
     """The package uses the memory of the target."""
     assert stored
     assert compile_pair(spoken.target, None, stored_only=True)
-    inputs, attend = compiled.target_inputs(spoken.target, 3), compiled.PackedAttention(compiled._text_only)
+    attend = compiled.PackedAttention(compiled._text_only)
+    ids_1T, positions_1T = compiled.target_inputs(spoken.target, 3)
     with torch.inference_mode():
-        before = spoken.target.forward(*inputs, attend).hidden_BTD
+        before = spoken.target.forward(ids_1T, positions_1T, attend).hidden_BTD
         spoken.target.embedding.weight[:] = 0
-        after = spoken.target.forward(*inputs, attend).hidden_BTD
+        after = spoken.target.forward(ids_1T, positions_1T, attend).hidden_BTD
     assert not torch.equal(before, after)
 
 
@@ -140,12 +143,12 @@ def test_a_damaged_package_is_made_again(
 
 
 def test_a_package_that_computes_something_else_is_not_used(
-    stored: list[Path], spoken: Spoken, draft: Eagle3Spec
+    stored: list[Path], spoken: Spoken, draft: Eagle3Spec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert stored
     for norm in spoken.target.decoder.modules():
         if hasattr(norm, "variance_epsilon"):
-            norm.variance_epsilon = 1.0  # what the digest of the files does not see
+            monkeypatch.setattr(norm, "variance_epsilon", 1.0)  # what the digest of the files does not see
     with pytest.raises(CompileError, match="differs from the uncompiled one"):
         compile_pair(spoken.target, draft.head, stored_only=True)
     assert spoken.target.compiled_forward is None
