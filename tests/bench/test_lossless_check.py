@@ -51,7 +51,7 @@ def test_planted_differences_are_found(pair: TinyPair, references: References) -
 
 def test_a_wrong_target_is_found(pair: TinyPair, references: References) -> None:
     """With a changed weight of the target, all answers differ."""
-    head = pair.target.lm_head.get_parameter("weight")
+    head = pair.target.logits_weight
     kept = head.detach().clone()
     try:
         with torch.no_grad():

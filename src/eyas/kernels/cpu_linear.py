@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable
 from ctypes import c_int32, c_int64, c_void_p
 from functools import cache
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -102,12 +102,12 @@ class PackedWeight(nn.Module):
 class PackedLinear(nn.Module):
     """A layer in the place of an nn.Linear. Of layers that share a PackedWeight, the first call computes all."""
 
-    def __init__(self, shared: PackedWeight, rows: slice, num_layers: int) -> None:
+    def __init__(self, shared: PackedWeight, rows: slice, num_layers: int, has_bias: bool) -> None:
         super().__init__()
         self._shared = [shared]  # in a list: a submodule of the first layer only
         if rows.start == 0:
             self.shared = shared
-        self.rows, self.num_layers = rows, num_layers
+        self.rows, self.num_layers, self.has_bias = rows, num_layers, has_bias
         self.in_features, self.out_features = shared.num_in, rows.stop - rows.start
 
     @property
@@ -117,9 +117,15 @@ class PackedLinear(nn.Module):
 
     @property
     def bias(self) -> Tensor | None:
-        """The biases, in float32; None if no layer that shares the weights has one."""
-        bias_N = self._shared[0].bias_N
-        return None if bias_N is None else bias_N[self.rows]
+        """A copy of the biases; None if the layer has none."""
+        shared = self._shared[0]
+        return None if not self.has_bias or shared.bias_N is None else shared.bias_N[self.rows].to(shared.packed.dtype)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Adds the tensors that the nn.Linear had."""
+        destination[f"{prefix}weight"] = self.weight
+        if (bias := self.bias) is not None:
+            destination[f"{prefix}bias"] = bias
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns x W^T + b [..., N] for x [..., K]."""
@@ -166,7 +172,7 @@ def pack_linears(module: nn.Module) -> None:
             shared, begin = PackedWeight(chosen), 0
             for name, layer in zip(names, chosen, strict=True):
                 rows = slice(begin, begin + layer.out_features)
-                setattr(parent, name, PackedLinear(shared, rows, len(names)))
+                setattr(parent, name, PackedLinear(shared, rows, len(names), layer.bias is not None))
                 begin = rows.stop
 
 
