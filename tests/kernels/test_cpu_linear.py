@@ -102,7 +102,8 @@ def test_inputs_of_any_shape_and_stride() -> None:
 
 def test_other_inputs_are_refused() -> None:
     packed = PackedWeight([layer(64, 40, BF16)])
-    for x in (torch.zeros(2, 64), torch.zeros(2, 63, dtype=BF16)):
+    trained = torch.zeros(2, 64, dtype=BF16, requires_grad=True)
+    for x in (torch.zeros(2, 64), torch.zeros(2, 63, dtype=BF16), trained):
         with pytest.raises(AssertionError):
             packed(x)
 

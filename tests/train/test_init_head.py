@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import is_finished, read_provenance
@@ -55,7 +56,9 @@ def test_a_random_start_is_the_head_of_the_seed(target: Target) -> None:
 def test_the_output_rows_may_be_the_targets(target: Target) -> None:
     sizes, vocab = sizes_of(target, 60), vocab_of(target, range(20, 80))
     found, plain = init_head(sizes, vocab, target, 3, lm_head="target"), init_head(sizes, vocab, target, 3)
-    rows_VD = target.lm_head.get_parameter("weight")[20:80]
+    weight_WD = target.lm_head.weight
+    assert isinstance(weight_WD, Tensor)
+    rows_VD = weight_WD[20:80]
     assert torch.equal(found.lm_head.weight, rows_VD)
     assert torch.equal(found.fc.weight, plain.fc.weight), "the other weights are those of the seed"
     assert found.lm_head.weight.requires_grad, "trained on"

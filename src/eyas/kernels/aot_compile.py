@@ -38,6 +38,7 @@ from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.kernels import attention_op as native
 from eyas.kernels import cpu_linear
 from eyas.kernels.attention_op import CompileError, attention_scope, cpp_compiler, exported_attention, load_operator
+from eyas.kernels.cpu_attention import LINEAR_HEADER
 from eyas.kernels.cpu_linear import can_pack, is_packed, pack_linears
 from eyas.kernels.dispatch import pack_target
 from eyas.model import head as head_module
@@ -291,10 +292,8 @@ def _key(digest: str, dtype: torch.dtype, form: object) -> str:
     return digest_json(parts).rpartition(":")[2][:20]
 
 
-SOURCES = tuple(
-    Path(str(module.__file__))
-    for module in (sys.modules[__name__], native, cpu_linear, target_module, head_module, hook_module)
-)
+_MODULES = (sys.modules[__name__], native, cpu_linear, target_module, head_module, hook_module)
+SOURCES = (LINEAR_HEADER.with_suffix(".c"), *(Path(str(module.__file__)) for module in _MODULES))
 
 
 def _processor() -> str:

@@ -69,6 +69,7 @@ class PackedWeight(nn.Module):
         library, dtype = linear_library(), self.packed.dtype
         assert not isinstance(library, Unavailable), "layers are packed only if there is a library"
         assert (x.dtype, x.shape[-1]) == (dtype, self.num_in), (x.dtype, x.shape, dtype, self.num_in)
+        assert not (x.requires_grad and torch.is_grad_enabled()), "packed layers compute no gradients"
         x_TK = x.reshape(-1, self.num_in).contiguous()
         out = x.new_empty(*x.shape[:-1], self.num_out)
         addresses = [None if part is None else part.data_ptr() for part in (x_TK, self.packed, self.bias_N, out)]
