@@ -161,7 +161,7 @@ def is_packed(module: nn.Module) -> bool:
 
 
 def pack_linears(module: nn.Module) -> None:
-    """Replaces the nn.Linear layers of a module on a CPU by PackedLinear layers, which need no gradients.
+    """Replaces the nn.Linear layers of a module on a CPU by PackedLinear layers. It can no longer be trained.
 
     Layers of other classes and devices, and those for which `can_pack` returns False, stay as they are.
     """
@@ -175,6 +175,8 @@ def pack_linears(module: nn.Module) -> None:
                 rows = slice(begin, begin + layer.out_features)
                 setattr(parent, name, PackedLinear(shared, rows, len(names), layer.bias is not None))
                 begin = rows.stop
+    if is_packed(module):
+        module.requires_grad_(False)
 
 
 def _can_pack(layer: nn.Module) -> TypeGuard[nn.Linear]:
