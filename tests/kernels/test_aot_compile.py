@@ -14,6 +14,7 @@ from eyas.engine.engine import Engine
 from eyas.kernels import aot_compile as compiled
 from eyas.kernels import cpu_linear
 from eyas.kernels.aot_compile import CompileError, compile_pair
+from eyas.kernels.compiled_package import attend_to_text
 from eyas.kernels.cpu_linear import pack_linears
 from eyas.model.head import Head
 from eyas.tree.shape import TreeShape
@@ -74,7 +75,7 @@ def test_the_same_words(stored: list[Path], spoken: Spoken, draft: Eagle3Spec, m
 def test_inputs_may_lie_anyhow(stored: list[Path], spoken: Spoken, draft: Eagle3Spec) -> None:
     """Rows that share their memory, as those of a tree's first level do."""
     assert stored
-    head, rows = draft.head, compiled.PackedAttention(compiled._text_only)
+    head, rows = draft.head, compiled.PackedAttention(attend_to_text)
     embeds_1TD, hidden_1TD, positions_1T = compiled.head_inputs(head, 4)
     shared_1TD = hidden_1TD[:, :1].expand(-1, 4, -1)
     turned_1TD = embeds_1TD.transpose(1, 2).contiguous().transpose(1, 2)
@@ -91,7 +92,7 @@ def test_heads_of_one_form_share_a_package(stored: list[Path], spoken: Spoken, d
     assert stored
     other = Head.init(draft.head.config, seed=5)
     pack_linears(other)
-    attend = compiled.PackedAttention(compiled._text_only)
+    attend = compiled.PackedAttention(attend_to_text)
     embeds_1TD, hidden_1TD, positions_1T = compiled.head_inputs(other, 4)
     with torch.inference_mode():
         wanted = other.step_with_logits(embeds_1TD, hidden_1TD, positions_1T, attend)
@@ -108,7 +109,7 @@ def test_weights_are_not_copied(stored: list[Path], spoken: Spoken) -> None:
     """The package uses the memory of the target."""
     assert stored
     assert compile_pair(spoken.target, None, stored_only=True)
-    attend = compiled.PackedAttention(compiled._text_only)
+    attend = compiled.PackedAttention(attend_to_text)
     ids_1T, positions_1T = compiled.target_inputs(spoken.target, 3)
     with torch.inference_mode():
         before = spoken.target.forward(ids_1T, positions_1T, attend).hidden_BTD

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from eyas.drafters.drafter import AcceptedTokens, chunk_reads
-from eyas.kernels.cpu_linear import can_pack, pack_linears
+from eyas.kernels.dispatch import pack_head
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
@@ -53,10 +53,7 @@ class Eagle3Spec:
     def on(cls, device: torch.device, head: Head, vocab: DraftVocab, shape: TreeShape) -> "Eagle3Spec":
         """Returns a spec with head and vocabulary on this device. The head's projections are packed for serving."""
         head = head.to(device)
-        if device.type == "cpu" and can_pack(head.norm.weight.dtype):
-            pack_linears(head)
-        else:
-            head.pack_projections()
+        pack_head(head)
         return cls(head, vocab.to(device), shape)
 
     @property

@@ -37,14 +37,15 @@ from eyas.base.environment import cache_directory, memory_bytes, remove_all_but_
 from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.kernels import attention_op as native
 from eyas.kernels import cpu_linear
-from eyas.kernels.attention_op import CompileError, attention_scope, cpp_compiler, exported_attention, load_operator
+from eyas.kernels.attention_op import CompileError, cpp_compiler, exported_attention, load_operator
+from eyas.kernels.compiled_package import TOLERANCE, CompiledPackage, compare_with_graph
 from eyas.kernels.cpu_attention import LINEAR_HEADER
-from eyas.kernels.cpu_linear import can_pack, is_packed, pack_linears
-from eyas.kernels.dispatch import pack_target
+from eyas.kernels.cpu_linear import can_pack, is_packed
+from eyas.kernels.dispatch import pack_head, pack_target
 from eyas.model import head as head_module
 from eyas.model import hook as hook_module
 from eyas.model import target as target_module
-from eyas.model.attention import AttentionParams, PackedAttention, PackedAttentionFn, causal_attention
+from eyas.model.attention import PackedAttention
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 
@@ -54,9 +55,7 @@ COMPILING = ".compiling-"
 MAX_PACKAGES = 16  # packages on disk
 TIMEOUT_S = 1800.0
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-EXAMPLE_ROWS, CHECK_ROWS = 16, (1, 2, 7, 40)
-# Relative error: bfloat16 rounds at other places when operators are fused.
-TOLERANCE = {torch.bfloat16: 0.05, torch.float32: 1e-4}
+EXAMPLE_ROWS = 16
 
 
 # --- graphs ---------------------------------------------------------------------------------------------------------
@@ -122,67 +121,6 @@ def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path
         torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=configs)
 
 
-# --- packages -----------------------------------------------------------------------------------------------------
-
-
-class _Package:
-    """A compiled forward, loaded from its package file. Requirement: one thread calls it at a time.
-
-    If the layers of the graph are packed, the package has no weights, and uses those of the graph.
-    """
-
-    def __init__(self, path: Path, graph: torch.nn.Module) -> None:
-        load_operator()
-        try:
-            # The inner loader: both graphs have flat inputs and outputs, and flattening takes as long as a layer.
-            loader = torch._inductor.aoti_load_package(str(path), run_single_threaded=True).loader
-            if is_packed(graph):
-                tensors = dict(graph.named_parameters(remove_duplicate=False)) | dict(graph.named_buffers())
-                self._weights = {name: tensors[name].detach() for name in loader.get_constant_fqns()}
-                loader.load_constants(self._weights, False, True, True)
-            self._run = loader.boxed_run
-        except Exception as error:  # packages of another processor or torch fail in many ways
-            raise CompileError("The compiled forward cannot be loaded") from error
-        os.utime(path)  # the cache keeps the newest
-
-    def __call__(self, attention: PackedAttentionFn, *inputs: Tensor) -> Any:
-        with attention_scope(attention):
-            return self._run([part.contiguous() for part in inputs])  # compiled code does not check strides
-
-
-def _relative_error(found: Tensor, wanted: Tensor) -> float:
-    """Returns the norm of the difference divided by the norm of `wanted`."""
-    found, wanted = found.double(), wanted.double()
-    return float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))
-
-
-def _text_only(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:
-    """Computes causal attention over the rows of one text, without KV memory. `_compare` runs both forwards with it."""
-    q_1NTH, k_1GTH, v_1GTH = (part.transpose(0, 1)[None] for part in (q_TNH, k_TGH, v_TGH))
-    return causal_attention(q_1NTH, k_1GTH, v_1GTH, params)[0].transpose(0, 1)
-
-
-def _compare(package: _Package, graph: torch.nn.Module, inputs_of: Callable[[int], tuple[Tensor, ...]]) -> None:
-    """Raises CompileError if the outputs of the package differ from the graph's by more than TOLERANCE.
-
-    Args:
-        package: the compiled forward.
-        graph: the same forward, uncompiled.
-        inputs_of: returns example inputs for a number of rows.
-    """
-    for rows in CHECK_ROWS:
-        inputs = inputs_of(rows)
-        with torch.inference_mode():
-            found = package(_text_only, *inputs)
-            with attention_scope(_text_only):
-                wanted = graph(*inputs)
-        worst = max(_relative_error(one, other) for one, other in zip(found, wanted, strict=True))
-        bound = TOLERANCE[wanted[0].dtype]
-        if not worst <= bound:
-            figures = f"{worst:.2g} at {rows} tokens, and {bound:g} is the limit"
-            raise CompileError(f"The compiled forward is wrong: it differs from the uncompiled one by {figures}")
-
-
 # --- compiling a loaded model ---------------------------------------------------------------------------------------
 
 
@@ -227,7 +165,7 @@ def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False
     _check_machine(target, head)
     pack_target(target)
     if head is not None:
-        pack_linears(head)
+        pack_head(head)
     _check_memory([target.model] if head is None else [target.model, head])
     if target.compiled_forward is None:
         key = _key(target.digest, target.model.dtype, tuple(target.aux_layer_ids))
@@ -235,7 +173,7 @@ def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False
         package = _package(f"target-{key}", graph, None if stored_only else lambda path: _target_job(target, path))
         if package is None:
             return False
-        _compare(package, graph, lambda rows: target_inputs(target, rows))
+        compare_with_graph(package, graph, lambda rows: target_inputs(target, rows))
         target.compiled_forward = package
     if head is not None and head.compiled_forward is None:
         with tempfile.TemporaryDirectory() as directory:
@@ -250,7 +188,7 @@ def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False
             package = _package(f"head-{key}", graph, job_of)
         if package is None:
             return False
-        _compare(package, graph, lambda rows: head_inputs(head, rows))
+        compare_with_graph(package, graph, lambda rows: head_inputs(head, rows))
         head.compiled_forward = package
     return True
 
@@ -321,7 +259,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _package(name: str, graph: torch.nn.Module, job_of: Callable[[Path], _CompileJob] | None) -> _Package | None:
+def _package(name: str, graph: torch.nn.Module, job_of: Callable[[Path], _CompileJob] | None) -> CompiledPackage | None:
     """Loads a package from the cache, and compiles it first if the cache does not have it.
 
     Args:
@@ -336,7 +274,7 @@ def _package(name: str, graph: torch.nn.Module, job_of: Callable[[Path], _Compil
     path = directory / f"forward-{name}.pt2"
     if path.is_file():
         with contextlib.suppress(CompileError):
-            return _Package(path, graph)
+            return CompiledPackage(path, graph)
     if job_of is None:
         return None
     try:
@@ -351,7 +289,7 @@ def _package(name: str, graph: torch.nn.Module, job_of: Callable[[Path], _Compil
     except OSError as error:
         raise CompileError("The compiled forward cannot be written", "Free space in the cache directory") from error
     remove_all_but_newest(directory, "forward-*.pt2", MAX_PACKAGES)
-    return _Package(path, graph)
+    return CompiledPackage(path, graph)
 
 
 def _compile_in_subprocess(job: _CompileJob, directory: Path) -> None:
@@ -417,10 +355,9 @@ def _head_graph(job: _CompileJob) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
     dtype = getattr(torch, job.dtype)
     if can_pack(dtype):  # the package has no weights
         head = head.to_empty(device="cpu").to(dtype)
-        pack_linears(head)
     else:
         head.load_state_dict(load_file(job.source), assign=True)
-        head.pack_projections()
+    pack_head(head)
     return _HeadGraph(head), head_inputs(head, EXAMPLE_ROWS)
 
 

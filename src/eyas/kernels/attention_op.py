@@ -21,7 +21,8 @@ from torch import Tensor
 
 from eyas.base.errors import EyasError, StorageError
 from eyas.kernels.build import TORCH_LIB, LibrarySource, build_library
-from eyas.kernels.cpu_attention import HEADERS, Unavailable, load_cpu_library
+from eyas.kernels.cpu_attention import HEADERS, Unavailable
+from eyas.kernels.cpu_linear import linear_library
 from eyas.model.attention import AttentionParams, PackedAttentionFn
 
 _thread_state = threading.local()
@@ -56,7 +57,7 @@ def load_operator() -> Callable[..., None]:
         torch.ops.load_library(str(library))
     except (OSError, subprocess.SubprocessError, StorageError) as error:
         raise CompileError("The attention operator cannot be built", "Install g++") from error
-    loaded, cpu_library = ctypes.CDLL(str(library)), load_cpu_library()
+    loaded, cpu_library = ctypes.CDLL(str(library)), linear_library()
     enter = loaded.eyas_enter
     enter.argtypes, enter.restype = (c_void_p, c_void_p, c_void_p, c_int64, c_int64), None
     if not isinstance(cpu_library, Unavailable):

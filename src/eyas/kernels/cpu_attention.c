@@ -1,4 +1,5 @@
-/* Paged tree attention of one layer on a CPU: what `dense` in kernels/paged_attention.py computes. cpu.py builds and calls it.
+/* Paged tree attention of one layer on a CPU: what `dense` in kernels/paged_attention.py computes.
+   cpu_attention.py builds and calls it.
 
    T rows, B requests, N heads, G key-value heads, H head size, Z slots, r = N / G heads that share a key.
 

@@ -1,4 +1,5 @@
-/* What callers of cpu_attention.c hand over: Python fills both structs in (cpu.py mirrors them), as does cpu_operator.cpp. */
+/* What callers of cpu_attention.c hand over: cpu_attention.py mirrors both structs.
+   cpu_operator.cpp fills them, too. */
 
 #ifndef EYAS_CPU_ATTENTION_H
 #define EYAS_CPU_ATTENTION_H

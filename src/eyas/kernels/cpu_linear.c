@@ -1,4 +1,4 @@
-/* y = x W^T + b on a CPU, for any number of rows: what torch.nn.functional.linear computes. cpu_linear.py packs W and calls it.
+/* Linear layers on a CPU, y = x W^T + b, for any number of rows. cpu_linear.py packs W and calls this.
 
    T rows, K inputs, N outputs. WIDTH outputs are a panel. W is stored panel by panel, in the order in which it is read:
 

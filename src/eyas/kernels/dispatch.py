@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.cpu_attention import CpuKernel, Unavailable, load_cpu_attention, unsupported_reason
-from eyas.kernels.cpu_linear import pack_linears
+from eyas.kernels.cpu_linear import can_pack, pack_linears
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention, prepare_dense
 from eyas.model.attention import PackedAttentionFn
+from eyas.model.head import Head
 from eyas.model.submodules import find_lm_head
 from eyas.model.target import Target
 
@@ -30,6 +31,15 @@ def pack_target(target: Target) -> None:
     """Packs the linear layers of a target on a CPU, which makes its forwards faster. See `cpu_linear.pack_linears`."""
     pack_linears(target.model)
     target.lm_head = find_lm_head(target.model)
+
+
+def pack_head(head: Head) -> None:
+    """Packs the layers of a head for serving: on a CPU with `pack_linears`, else with `Head.pack_projections`."""
+    weight = head.norm.weight
+    if weight.device.type == "cpu" and can_pack(weight.dtype):
+        pack_linears(head)
+    else:
+        head.pack_projections()
 
 
 def fallback_reason(dtype: torch.dtype, head_dim: int) -> str | None:
