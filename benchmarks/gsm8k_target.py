@@ -128,10 +128,11 @@ def _functions_of(path: Path) -> Iterator[tuple[str, str]]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return
+    lines = text.split("\n")
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef) or not (told := ast.get_docstring(node)):
             continue
-        source = textwrap.dedent(" " * node.col_offset + (ast.get_source_segment(text, node) or ""))
+        source = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
         if FUNCTION_CHARS[0] <= len(source) <= FUNCTION_CHARS[1]:
             purpose = told.partition("\n\n")[0].replace("\n", " ")
             yield f"Write a Python function {node.name}: {purpose}", source

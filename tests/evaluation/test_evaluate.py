@@ -53,6 +53,12 @@ def test_the_file_says_what_the_design_asks(target: Target, features: Path, head
         assert entry["uncertain_share"] == pytest.approx(float(unsure.float().mean()))
     assert found["all"]["accepted"] == sum(entry["accepted"] for entry in found["tasks"].values())
     assert found["looping"] is None
+    assert set(found["arms"]) == {"chain8", "tree8", "tree16", "tree32"}
+    for name, entry in found["arms"].items():
+        assert entry["rounds"] * entry["acceptance_length"] == pytest.approx(found["all"]["accepted"]), name
+        assert len(entry["by_depth"]) <= {"tree8": 4, "tree16": 6}.get(name, 8)
+    lengths = {name: entry["acceptance_length"] for name, entry in found["arms"].items()}
+    assert lengths["tree8"] <= lengths["tree16"] <= lengths["tree32"]
     # How texts are grouped does not show, and neither does running again.
     run(dataclasses.replace(CONFIG, batch_tokens=1), EvalInputs(head, features), target, tmp_path / "b", progress=False)
     assert contents(tmp_path / "b") == contents(tmp_path / "a")

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from eyas.base.errors import InputError
+from eyas.base.provenance import StageInputs, finish_stage
 from eyas.formats.config import HeadMetadata
 from eyas.formats.fit import check_fit, require_fit
 from eyas.formats.head_dir import read_head, write_head
@@ -50,6 +51,24 @@ def directory(tmp_path: Path) -> Path:
 def logits(head: Head) -> torch.Tensor:
     rows = torch.linspace(-1, 1, 2 * 96, dtype=head.fc.weight.dtype).view(1, 2, 96)
     return head.logits(head.step(rows[..., :32], head.fuse_aux(rows), torch.arange(2)[None], DenseAttention()))
+
+
+def test_the_evaluation_of_a_head_comes_along(directory: Path):
+    """From its own directory, or from its run directory if the head that was evaluated there is this one."""
+    stored, run = read_head(directory), directory.parent
+    assert stored.acceptance is None
+    (run / "eval").mkdir()
+    (run / "eval" / "acceptance.json").write_text('{"arms": {"tree8": {"by_depth": [0.5]}}}')
+    assert read_head(directory).acceptance is None, "the evaluation is not finished"
+    finish_stage(run / "eval", StageInputs("eval", "settings", {"head": stored.digest}), 0.0)
+    assert read_head(directory).acceptance == {"arms": {"tree8": {"by_depth": [0.5]}}}
+    write_head(directory, Head.init(CONFIG, 1), VOCAB, ORIGIN, torch.float32)
+    assert read_head(directory).acceptance is None, "another head was evaluated"
+    (directory / "acceptance.json").write_text('{"schema": 1}')
+    assert read_head(directory).acceptance == {"schema": 1}
+    (directory / "acceptance.json").write_text("[")
+    with pytest.raises(InputError, match="is not valid JSON"):
+        read_head(directory)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -6,6 +6,7 @@ A sample is one place in a text: what the head believes there, and what the targ
 by numpy, apart from `eyas.tree`, and each arm's accepted tokens are read off its own tree, not off a larger one.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -79,6 +80,16 @@ def head(sureness: float, truth: float, seed: int, num_samples: int = 1500) -> H
         chain = (chain[:, :, None] & first).reshape(num_samples, -1)
         levels.append((scores, true, chain))
     return Head(_samples(levels, np.stack(chain_true, axis=1)))
+
+
+def hazards(one: Head) -> dict[str, tuple[float, ...]]:
+    """What `eyas eval` would measure of this head: by arm, the conditional acceptance at each depth."""
+    found = {}
+    for arm in ARMS[1:]:
+        accepted_S = np.array([sample.accepted[arm.name] for sample in one.samples])
+        trials = [max(int((accepted_S > depth).sum()), 1) for depth in range(arm.depth + 1)]
+        found[arm.name] = tuple(after / before for before, after in itertools.pairwise(trials))
+    return found
 
 
 def _samples(levels: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], chain_true: np.ndarray) -> tuple[Sample, ...]:

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from tests.speculation.simulation import ARMS, Head, head
 
-from eyas.speculation.acceptance_model import FIRST_BUCKET, HALF_LIFE, MIN_WEIGHT, PRIOR_WEIGHT, AcceptanceModel
+from eyas.speculation.acceptance_model import (
+    FIRST_BUCKET,
+    HALF_LIFE,
+    MIN_WEIGHT,
+    PRIOR_WEIGHT,
+    AcceptanceModel,
+    AcceptancePrior,
+)
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
 from eyas.tree.acceptance_length import context_bucket
@@ -82,7 +89,7 @@ def test_a_direct_look_overrules_the_shift(good: Head) -> None:
 def test_it_does_not_return_to_the_prior() -> None:
     """Rounds without drafting take away certainty, not knowledge."""
     acceptance, nothing = AcceptanceModel(ARMS), AcceptanceTrace(BY_NAME["tree8"], 300, (), 0, 4)
-    assert tokens(acceptance)["tree8"] > 3, "the prior is that of a good head"
+    assert tokens(acceptance)["tree8"] > 2, "the prior is that of a head that is not useless"
     for _ in range(200):
         acceptance.observe([nothing])
     surely = acceptance.expected(300)
@@ -134,6 +141,28 @@ def test_contexts_are_apart() -> None:
     assert tokens(acceptance, 9000)["chain1"] < 1.2
     assert tokens(acceptance, 30000) == tokens(acceptance, 9000), "the nearest bucket"
     assert tokens(acceptance, 1000) == tokens(acceptance, 300)
+
+
+def test_the_estimates_start_from_the_evaluation() -> None:
+    """Depths beyond the evaluated ones are as the last; arms that were not evaluated start from the general prior."""
+    content = {"arms": {"chain8": {"by_depth": [0.5, 0.4]}, "tree8": {"by_depth": [0.6]}, "tree16": {"by_depth": []}}}
+    prior = AcceptancePrior.from_json(content)
+    started, without = tokens(AcceptanceModel(ARMS, prior)), tokens(AcceptanceModel(ARMS))
+    assert started["chain1"] == pytest.approx(1.5)
+    assert started["chain3"] == pytest.approx(1 + 0.5 + 0.5 * 0.4 + 0.5 * 0.4 * 0.4)
+    assert started["tree8"] == pytest.approx(1 + 0.6 + 0.6**2 + 0.6**3 + 0.6**4)
+    assert [started[name] for name in ("off", "tree16", "tree32")] == [
+        without[name] for name in ("off", "tree16", "tree32")
+    ]
+    for nothing in (None, {}, {"schema": 1, "tasks": {}}):
+        assert tokens(AcceptanceModel(ARMS, AcceptancePrior.from_json(nothing))) == without
+
+
+def test_other_texts_overrule_the_evaluation(poor: Head) -> None:
+    prior = AcceptancePrior(dict.fromkeys(("chain8", "tree8", "tree16", "tree32"), (0.9,)))
+    acceptance = AcceptanceModel(ARMS, prior)
+    learn(acceptance, poor, "tree16", 150)
+    assert tokens(acceptance)["tree16"] == pytest.approx(poor.tokens(BY_NAME["tree16"]), rel=0.15)
 
 
 def test_several_requests_of_a_round_count_each() -> None:

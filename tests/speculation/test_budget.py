@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.speculation.simulation import ARMS, Head, Machine, Outcome, Scene, Weather, head, run
+from tests.speculation.simulation import ARMS, Head, Machine, Outcome, Scene, Weather, hazards, head, run
 
+from eyas.speculation.acceptance_model import NOT_EVALUATED, AcceptanceModel, AcceptancePrior
 from eyas.speculation.arms import Arm
 from eyas.speculation.batch_load import BatchLoad
 from eyas.speculation.budget import Budget
@@ -46,6 +47,24 @@ def test_it_is_as_fast_as_the_best_arm(good: Head, batch: int) -> None:
     """Learning and exploring included."""
     _, outcome = play(good, batch, rounds=ROUNDS if batch < 16 else ROUNDS // 3)
     assert outcome.share >= 0.97, (outcome.best, outcome.by_arm)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 16])
+@pytest.mark.parametrize("name", ["good", "useless"])
+def test_with_an_evaluation_the_first_rounds_lose_little(name: str, batch: int, request: pytest.FixtureRequest) -> None:
+    one: Head = request.getfixturevalue(name)
+
+    def mean_share(prior: AcceptancePrior) -> float:
+        shares = []
+        for seed in range(4):
+            model = AcceptanceModel(ARMS, prior)
+            budget = Budget(ARMS, MACHINE.table(32), MACHINE.warm_cost, seed, model)
+            outcome = run(budget, MACHINE, lambda _: Scene((300,) * batch, (one,) * batch), 200, FAIR, seed=10 + seed)
+            shares.append(outcome.share)
+        return sum(shares) / len(shares)
+
+    assert mean_share(AcceptancePrior(hazards(one))) >= 0.97
+    assert mean_share(NOT_EVALUATED) >= 0.94
 
 
 def test_a_useless_head_costs_two_per_cent_at_most(useless: Head) -> None:

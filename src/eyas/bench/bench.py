@@ -102,7 +102,7 @@ def run(
     provenance.mark_unfinished(out_dir)
     acceptance = json.loads((inputs.evaluation / "acceptance.json").read_bytes())
     prompts, num_too_long = load_workload(config, inputs.features, target)
-    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, config.shape)
+    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, config.shape, acceptance)
     run_name = out_dir.resolve().parent.name  # the run directory holds the resolved recipe
     command = ["eyas", "bench", f"{run_name}/recipe.toml", "--out", run_name]
     features = Features(inputs.features)

@@ -80,7 +80,7 @@ def load_pair(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
         digest = pool.submit(digest_target, resolve_target(parsed.target))
         target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids, device)
         _check_fit(name, stored, target, digest.result())
-    return target, Eagle3Spec.on(target.model.device, stored.head, stored.vocab, shape)
+    return target, Eagle3Spec.on(target.model.device, stored.head, stored.vocab, shape, stored.acceptance)
 
 
 def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
@@ -99,7 +99,7 @@ def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
         raise InputError(
             problem, f"Both must read the same layers: train the canary head with capture.aux_layer_ids={main_layers}"
         )
-    return Eagle3Spec.on(target.model.device, stored.head, stored.vocab, draft.shape)
+    return Eagle3Spec.on(target.model.device, stored.head, stored.vocab, draft.shape, stored.acceptance)
 
 
 def _check_fit(name: str, stored: StoredHead, target: Target, target_digest: str) -> None:

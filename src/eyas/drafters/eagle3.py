@@ -13,8 +13,9 @@ level i (text position n + 1 + i) has rotary position n + i, as in step i + 1 of
     rows of a tree        a scratch area of each request slot                     `draft`              for one draft
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from eyas.model.attention import PackedAttention
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
+from eyas.speculation.acceptance_model import NOT_EVALUATED, AcceptancePrior
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Frontier, Tree, TreeGrower
@@ -42,19 +44,36 @@ class Eagle3Spec:
         vocab: Its draft vocabulary.
         shape: The shape of the trees of all rounds for which no policy chooses an arm.
         arms: The arms that a policy may choose. Memory is allocated for the largest.
+        acceptance_prior: The acceptance on held-out answers.
     """
 
     head: Head
     vocab: DraftVocab
     shape: TreeShape
     arms: tuple[Arm, ...] = ()
+    acceptance_prior: AcceptancePrior = NOT_EVALUATED
 
     @classmethod
-    def on(cls, device: torch.device, head: Head, vocab: DraftVocab, shape: TreeShape) -> "Eagle3Spec":
-        """Returns a spec with head and vocabulary on this device. The head's projections are packed for serving."""
+    def on(
+        cls,
+        device: torch.device,
+        head: Head,
+        vocab: DraftVocab,
+        shape: TreeShape,
+        acceptance: Mapping[str, Any] | None = None,
+    ) -> "Eagle3Spec":
+        """Returns a spec with head and vocabulary on this device. The head's projections are packed for serving.
+
+        Args:
+            device: The device of the target.
+            head: The EAGLE-3 head.
+            vocab: Its draft vocabulary.
+            shape: The shape of the trees of all rounds for which no policy chooses an arm.
+            acceptance: The content of the head's acceptance.json; None if there is none.
+        """
         head = head.to(device)
         pack_head(head)
-        return cls(head, vocab.to(device), shape)
+        return cls(head, vocab.to(device), shape, acceptance_prior=AcceptancePrior.from_json(acceptance))
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
@@ -79,6 +98,7 @@ class Eagle3Drafter:
         weight = head.norm.weight
         self.head = head
         self.vocab = spec.vocab
+        self.acceptance_prior = spec.acceptance_prior
         self.target = target
         self.pool = pool
         self.future_map = future_map

@@ -15,6 +15,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.model_runner import RoundBatch
 from eyas.kernels.cpu_linear import is_packed
 from eyas.model.head import HeadConfig
+from eyas.speculation.acceptance_model import AcceptanceModel, AcceptancePrior
 from eyas.speculation.arms import Arm
 from eyas.speculation.budget import Budget
 from eyas.speculation.round_costs import CONTEXT, CostKey, load_or_measure
@@ -45,6 +46,11 @@ class CostProfiler:
     def head_config(self) -> HeadConfig:
         """The configuration of the profiled head."""
         return self._eagle3.head.config
+
+    @property
+    def acceptance_prior(self) -> AcceptancePrior:
+        """The acceptance of the profiled head on its held-out answers."""
+        return self._eagle3.acceptance_prior
 
     def measure_round_s(self, arm: Arm, batch: int, context: int) -> float:
         """Runs rounds of this arm for `batch` requests with `context` tokens each, and returns the seconds of the last.
@@ -87,6 +93,8 @@ class CostProfiler:
 def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed: int = 0, drafter: int = 0) -> Budget:
     """Returns a budget that chooses among these arms. Measures their costs, or reads them from the cache.
 
+    The budget takes over the acceptance that an earlier budget of this head has learned.
+
     Args:
         engine: an idle engine with a head.
         arms: the arms, ordered by `Arm.nodes`; the first is `off`.
@@ -96,6 +104,8 @@ def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed
     """
     profiler, pool = CostProfiler(engine, drafter), engine.kv_cache.pool
     layers = "packed" if is_packed(engine.target.model) else "plain"
+    before = engine.policies[drafter]
+    known = before.acceptance_model if isinstance(before, Budget) and before.arms == arms else None
     key = CostKey(
         machine=machine_name(pool.kv.device),
         target=digest_json(dataclasses.asdict(engine.target.info) | {"name": ""}),
@@ -109,7 +119,8 @@ def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed
     rows = min(READ_ROWS, profiler.max_context)
     few_s, many_s = (min(profiler.measure_read_s(count) for _ in range(2)) for count in (1, rows))
     row_s = max(many_s - few_s, 0.0) / max(rows - 1, 1)
-    return Budget(arms, table, lambda count: few_s + row_s * count, seed)
+    model = known or AcceptanceModel(arms, profiler.acceptance_prior)
+    return Budget(arms, table, lambda count: few_s + row_s * count, seed, model)
 
 
 def canary_costs(engine: Engine, arms: tuple[Arm, ...]) -> dict[str, float]:

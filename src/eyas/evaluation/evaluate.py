@@ -23,7 +23,14 @@ from eyas.chat.tool_format import ToolFormat
 from eyas.chat.tool_parser import Phase
 from eyas.evaluation.head_drafter import HeadDrafter, build_embed
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
-from eyas.evaluation.replay import ReplayDrafter, TextRounds, find_answers, replay_rows
+from eyas.evaluation.replay import (
+    ReplayDrafter,
+    TextRounds,
+    find_answers,
+    replay_heads,
+    replay_rows,
+    sample_held_out,
+)
 from eyas.evaluation.resample import resample_answers
 from eyas.evaluation.vocab_report import measure_vocab_sizes
 from eyas.features.layout import Row
@@ -33,12 +40,15 @@ from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import StoredHead, read_head
 from eyas.model.devices import DTYPES
 from eyas.model.target import Target
+from eyas.speculation.arms import default_arms
 from eyas.tree.acceptance_length import AcceptanceStats, RequestRounds, context_label, summarize
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
 
 STAGE = "eval"
 SCHEMA = 1
+ARM_TEXTS = 48
+LONGEST_CHAIN = max(arm.depth for arm in default_arms() if arm.is_chain)
 CONFIDENT_PROB = 0.9  # below this top-1 probability, a token counts as uncertain
 
 
@@ -126,17 +136,34 @@ def run(
     if provenance.is_finished(out_dir, origin):
         return provenance.read_provenance(out_dir)
     report = evaluate(config, stored, (features, training), target, progress)
+    report["arms"] = measure_arms(config, stored, features, target)
     report["draft_vocab"] = measure_vocab_sizes(config.shape, stored, (features, training), target)
     provenance.mark_unfinished(out_dir)
     write_json_atomic(out_dir / "acceptance.json", report)
     return provenance.finish_stage(out_dir, origin, started_s)
 
 
+def measure_arms(config: EvalConfig, stored: StoredHead, features: Features, target: Target) -> dict[str, Any]:
+    """Returns the acceptance of the longest chain and of each tree of a server, by the name of the arm.
+
+    The budget of a server starts from it. At most ARM_TEXTS held-out texts are replayed with their stored answers.
+    """
+    settings = (features, sample_held_out(features, ARM_TEXTS, config.seed), [(stored.head, stored.vocab)], target)
+    entries = {}
+    for arm in default_arms():
+        if arm.shape is not None and (not arm.is_chain or arm.depth == LONGEST_CHAIN):
+            (rounds,) = replay_heads(*settings, arm.shape, config.batch_tokens)
+            if rounds:
+                stats = summarize(list(rounds.values()), config.seed)
+                entries[arm.name] = _length_entry(stats) | {"by_depth": [depth.rate for depth in stats.by_depth]}
+    return entries
+
+
 @torch.inference_mode()
 def evaluate(
     config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target, progress: bool
 ) -> dict[str, Any]:
-    """Returns the content of acceptance.json, without its key `draft_vocab`.
+    """Returns the content of acceptance.json, without its keys `arms` and `draft_vocab`.
 
     Args:
         config: The settings.

@@ -15,7 +15,14 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from eyas.base.errors import Finding, InputError, raise_misfits
-from eyas.base.provenance import Provenance, check_recorded, digest_file, digest_json
+from eyas.base.provenance import (
+    Provenance,
+    check_recorded,
+    digest_file,
+    digest_json,
+    has_provenance,
+    read_provenance,
+)
 from eyas.base.storage import write_atomic
 from eyas.formats.config import HeadMetadata, ParsedConfig, build_config_json, parse_config
 from eyas.formats.weights import FIX_HEAD, WEIGHTS_FILE, LoadedWeights, load_weights, weight_files
@@ -23,6 +30,7 @@ from eyas.model.head import Head, HeadConfig
 from eyas.model.vocab import DraftVocab
 
 CONFIG_FILE = "config.json"
+ACCEPTANCE_FILE = "acceptance.json"
 FIX_DTYPE = 'Set "torch_dtype" to "float32", "bfloat16" or "float16"'
 
 
@@ -40,6 +48,7 @@ class StoredHead:
         findings: Warnings and remarks from reading the files; no misfit.
         embedding_WD: The embedding in the file; None if there is none. The head does not use it.
         provenance: The record of the stage that wrote the files; None if there is none. The files equal the record.
+        acceptance: The content of acceptance.json of the evaluation of this head; None if there is none.
     """
 
     head: Head
@@ -51,6 +60,7 @@ class StoredHead:
     findings: tuple[Finding, ...] = ()
     embedding_WD: Tensor | None = None
     provenance: Provenance | None = None
+    acceptance: dict[str, Any] | None = None
 
 
 def write_head(directory: Path, head: Head, vocab: DraftVocab, metadata: HeadMetadata, dtype: torch.dtype) -> str:
@@ -129,17 +139,30 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None, num_layer
     head, dtype = Head(parsed.config), dtype or parsed.dtype
     head.load_state_dict({name: tensor.to(dtype) for name, tensor in weights.tensors.items()}, assign=True)
     named = tuple(replace(finding, problem=f"{directory}: {finding.problem}") for finding in findings)
+    digest = digest_json(digests)
     return StoredHead(
         head.to(dtype),
         weights.vocab,
         parsed.config,
         parsed.metadata,
-        digest_json(digests),
+        digest,
         parsed.layout,
         named,
         weights.embedding_WD,
         provenance,
+        _read_acceptance(directory, digest),
     )
+
+
+def _read_acceptance(directory: Path, digest: str) -> dict[str, Any] | None:
+    """Returns acceptance.json from the directory of a head, or from its run directory. None if neither has one."""
+    if (directory / ACCEPTANCE_FILE).is_file():
+        return read_json(directory / ACCEPTANCE_FILE)
+    stage = directory.resolve().parent / "eval"
+    is_finished = (stage / ACCEPTANCE_FILE).is_file() and has_provenance(stage)
+    if is_finished and read_provenance(stage).parents.get("head") == digest:
+        return read_json(stage / ACCEPTANCE_FILE)
+    return None
 
 
 def inspect_head(directory: Path, num_layers: int | None = None) -> tuple[ParsedConfig, LoadedWeights | None]:

@@ -14,10 +14,13 @@ between two arms stay.
 
 The weight of old rounds halves every HALF_LIFE rounds, but does not fall below MIN_WEIGHT. So an arm that has not run
 for a long time keeps its estimate until a few rounds contradict it.
+
+The estimates start from the head's acceptance.json (`AcceptancePrior`), or else from PRIOR_CHAIN and PRIOR_TREE.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +32,30 @@ HALF_LIFE = 400  # rounds
 FIRST_ROUNDS, LEARN_ROUNDS = 64, 8
 MIN_WEIGHT = 8.0  # rounds
 PRIOR_WEIGHT = 4.0
-# The priors of a very good head: a large arm runs first, and a few of its rounds show the acceptance of smaller arms.
-PRIOR_CHAIN, PRIOR_TREE = 0.8, 0.9
+PRIOR_CHAIN, PRIOR_TREE = 0.6, 0.7  # for a head without acceptance.json: between good and useless heads
+MEASURED_WEIGHT = 8.0  # rounds that acceptance.json counts for, because the server's texts may be different
 FIRST_BUCKET = 512  # tokens: shorter contexts are one bucket, then one for each doubling
 BOUNDS = (0.005, 0.995)  # log-odds stay finite
+
+
+@dataclass(frozen=True)
+class AcceptancePrior:
+    """The acceptance of a head on its held-out answers. The estimates start from it.
+
+    Attributes:
+        hazards: The name of an arm -> its hazards at depths 1, 2, ...: the longest chain and each tree.
+    """
+
+    hazards: Mapping[str, tuple[float, ...]]
+
+    @classmethod
+    def from_json(cls, acceptance: Mapping[str, Any] | None) -> "AcceptancePrior":
+        """Returns the prior from the content of acceptance.json. It is empty if there is no such file or an old one."""
+        arms = (acceptance or {}).get("arms", {})
+        return cls({name: tuple(arm["by_depth"]) for name, arm in arms.items() if arm["by_depth"]})
+
+
+NOT_EVALUATED = AcceptancePrior({})
 
 
 @dataclass(frozen=True)
@@ -96,10 +119,10 @@ class _Counts:
 class AcceptanceModel:
     """The estimator of expected tokens by arm and context. It learns from acceptance traces, on the host."""
 
-    def __init__(self, arms: Sequence[Arm]) -> None:
+    def __init__(self, arms: Sequence[Arm], prior: AcceptancePrior = NOT_EVALUATED) -> None:
         """Initializes the estimates with the prior. Requirement: the first of `arms` is the arm `off`."""
         chains = [arm for arm in arms if arm.is_chain]
-        families = [_Family(1, max(a.nodes for a in chains), max(a.depth for a in chains))] if chains else []
+        leaders = [max(chains, key=lambda arm: arm.depth)] if chains else []  # the largest arm of each family
         self._place: dict[Arm, tuple[int, int] | None] = {}
         for arm in arms:
             if arm.shape is None:
@@ -107,14 +130,10 @@ class AcceptanceModel:
             elif arm.is_chain:
                 self._place[arm] = (0, arm.depth)
             else:
-                self._place[arm] = (len(families), arm.depth)
-                families.append(_Family(arm.shape.top_k, arm.nodes, arm.depth))
-        self._families = families
-        depth = max((family.depth for family in families), default=1)
-        priors_F = np.array([PRIOR_CHAIN if family.top_k == 1 else PRIOR_TREE for family in families])
-        self._prior = _Table(
-            np.repeat(priors_F[:, None], depth, axis=1), np.full((len(families), depth), PRIOR_WEIGHT), 0
-        )
+                self._place[arm] = (len(leaders), arm.depth)
+                leaders.append(arm)
+        self._families = [_Family(arm.shape.top_k, arm.nodes, arm.depth) for arm in leaders if arm.shape is not None]
+        self._prior = _build_prior(leaders, prior)
         self._tables: dict[int, _Table] = {}
         self._round = 0
         self._counted: dict[int, _Counts] = {}  # rounds that are not learned yet, all of one arm
@@ -220,6 +239,19 @@ class AcceptanceModel:
         return tuple(
             1.0 if place is None else 1.0 + float(reached_FD[place[0], place[1] - 1]) for place in self._place.values()
         )
+
+
+def _build_prior(leaders: Sequence[Arm], prior: AcceptancePrior) -> _Table:
+    """Returns the table before the first round. leaders: the largest arm of each family."""
+    depth = max((arm.depth for arm in leaders), default=1)
+    hazards_FD, weights_FD = np.empty((len(leaders), depth)), np.full((len(leaders), depth), PRIOR_WEIGHT)
+    for number, arm in enumerate(leaders):
+        hazards_FD[number] = PRIOR_CHAIN if arm.is_chain else PRIOR_TREE
+        if measured := prior.hazards.get(arm.name):
+            # Depths beyond the measured ones are as the last.
+            hazards_FD[number] = (*measured, *[measured[-1]] * depth)[:depth]
+            weights_FD[number] = MEASURED_WEIGHT
+    return _Table(hazards_FD.clip(*BOUNDS), weights_FD, 0)
 
 
 def _contains(ran: Arm, family: _Family) -> bool:

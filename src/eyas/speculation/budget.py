@@ -125,22 +125,28 @@ class Budget:
     """The policy that chooses the arm with the most expected tokens per second. Each drafter has its own budget."""
 
     def __init__(
-        self, arms: Sequence[Arm], table: CostTable, catch_up_seconds: Callable[[int], float], seed: int = 0
+        self,
+        arms: Sequence[Arm],
+        table: CostTable,
+        catch_up_seconds: Callable[[int], float],
+        seed: int = 0,
+        acceptance_model: AcceptanceModel | None = None,
     ) -> None:
-        """Initializes the models from a measured cost table.
+        """Initializes the latency model from a measured cost table.
 
         Args:
             arms: the arms, ordered by `Arm.nodes`; the first is `off`.
             table: the measured costs of these arms.
             catch_up_seconds: returns the seconds that the head takes to read a given number of lagging tokens.
             seed: seed of the random explorations.
+            acceptance_model: the estimates of acceptance for these arms; None to start without measurements.
         """
         assert arms[0].shape is None, "the first arm is `off`"
         assert table.arms == tuple(arm.name for arm in arms), "a table of these arms"
         assert [arm.nodes for arm in arms] == sorted(arm.nodes for arm in arms), "arms ordered by rows"
         self.arms = tuple(arms)
         self.latency_model = LatencyModel(table)
-        self.acceptance_model = AcceptanceModel(arms)
+        self.acceptance_model = acceptance_model or AcceptanceModel(arms)
         self.num_switches = 0
         self._catch_up_seconds = catch_up_seconds
         self._speedups = SpeedupEstimator()

@@ -1,0 +1,201 @@
+"""Throughput of the budget's choices beside plain decoding and beside every fixed arm. `make prove-speed` calls it.
+
+    python benchmarks/budget_speed.py [--target DIR --head DIR] [--prompts FILE] [--streams N ...] [--seconds S]
+
+All engines run in this process, compiled, in bfloat16, on the threads that torch uses by default. A block is a list of
+requests, the same for all arms; the arms run it one after the other, in rotated order. The figures are medians of the
+ratios of blocks. The first block of an engine with a fresh budget has at least FIRST_ROUNDS rounds.
+
+Realised over expected: tokens per second of the arms that the budget chose, over what its two models expected of them
+when the round was reported, after the first block.
+
+Prints one JSON object for each row, and exits 1 if a row misses its target. Progress goes to stderr.
+"""
+
+import argparse
+import math
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from result_rows import Row, print_rows
+
+from eyas.bench.config import BenchConfig
+from eyas.bench.engine_load import build_fixed_arm_engine
+from eyas.bench.engine_request_loops import run_closed_loop
+from eyas.bench.workload import BUILTIN, Prompt, interleave_tasks, load_workload
+from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.engine.cost_profiler import build_budget
+from eyas.engine.engine import Engine
+from eyas.formats.fit import require_fit
+from eyas.formats.head_dir import read_head, resolve_head
+from eyas.kernels.aot_compile import compile_pair
+from eyas.model.target import Target
+from eyas.model.target_dir import EMBEDDED
+from eyas.speculation.arms import OFF, Arm, default_arms
+from eyas.speculation.batch_load import RoundReport
+from eyas.speculation.budget import Budget
+from eyas.tree.intervals import median_interval
+from eyas.tree.shape import TreeShape
+
+AUTO, FRESH = "auto", "auto, fresh"
+FIRST_ROUNDS = 200
+MAX_TOKENS = 96
+TOKENS_PER_ROUND = 3  # of one stream, at most; only the size of a block depends on it
+MIN_BLOCKS, MAX_BLOCKS = 5, 30
+HALF_WIDTH = 0.01  # of the interval of a ratio; then no further block is needed
+OVER_PLAIN, OVER_BEST, FIRST_OVER_BEST, EXPECTED = 0.98, 0.97, 0.93, (0.95, 1.05)
+
+
+class WatchedBudget:
+    """A budget that adds up what its models expect of each round that ran, and what the round brought."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.arms = budget.arms
+        self.decide = budget.decide
+        self.watch()
+
+    def watch(self) -> None:
+        """Sets all counts to zero."""
+        self.expected_tokens = self.expected_s = self.tokens = self.seconds = 0.0
+        self.rounds: Counter[str] = Counter()
+
+    def observe(self, report: RoundReport) -> None:
+        """Counts the round, then learns from it."""
+        decision, load = report.decision, report.decision.load
+        self.rounds[decision.arm.name] += 1
+        if report.seconds is not None and decision.arm == decision.best_arm:
+            index = self.arms.index(decision.arm)
+            acceptance = self.budget.acceptance_model
+            self.expected_tokens += sum(acceptance.expected(context).tokens[index] for context in load.contexts)
+            self.expected_s += self.budget.latency_model.seconds_of(index, load)
+            self.tokens += report.num_tokens
+            self.seconds += report.seconds
+        self.budget.observe(report)
+
+    @property
+    def realised(self) -> float:
+        """Tokens per second of the rounds, over the expected tokens per second."""
+        return (self.tokens / self.seconds) / (self.expected_tokens / self.expected_s)
+
+
+@dataclass
+class Bench:
+    """A compiled pair and its prompts. cache: the directory of measured round costs."""
+
+    target: Target
+    draft: Eagle3Spec
+    prompts: Sequence[Prompt]
+    cache: Path
+
+    def build_auto(self, streams: int) -> Engine:
+        """Returns an engine whose budget has not seen a round."""
+        arms = default_arms()
+        engine = Engine(self.target, [replace(self.draft, arms=arms)], streams, self.context)
+        engine.policies[0] = WatchedBudget(build_budget(engine, arms, self.cache))
+        return engine
+
+    def build_fixed(self, arm: Arm, streams: int) -> Engine:
+        """Returns an engine that runs one arm; with `off`, it has no head."""
+        return build_fixed_arm_engine(self.target, self.draft, arm, streams, self.context)
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a request."""
+        return max(len(prompt.ids) for prompt in self.prompts) + MAX_TOKENS
+
+    def block(self, number: int, streams: int) -> list[Prompt]:
+        """Returns the prompts of a block: enough for FIRST_ROUNDS rounds of `streams` requests."""
+        count = math.ceil(FIRST_ROUNDS * TOKENS_PER_ROUND / MAX_TOKENS) * streams
+        return [self.prompts[(number * count + index) % len(self.prompts)] for index in range(count)]
+
+
+def measure(bench: Bench, streams: int, limit_s: float) -> Iterator[Row]:
+    """Yields the rows of one number of streams. Measures until the ratios are exact enough, at most `limit_s`."""
+    engines = {arm.name: bench.build_fixed(arm, streams) for arm in default_arms()}
+    engines[AUTO] = bench.build_auto(streams)
+    for engine in engines.values():  # also gives AUTO its first rounds
+        run_closed_loop(engine, bench.block(0, streams)[: 2 * streams], MAX_TOKENS)
+    run_closed_loop(engines[AUTO], bench.block(0, streams), MAX_TOKENS)
+    budget = engines[AUTO].policies[0]
+    assert isinstance(budget, WatchedBudget)
+    budget.watch()
+    names = [*engines, FRESH]
+    speeds: dict[str, list[float]] = {name: [] for name in names}
+    ends_s = time.monotonic() + limit_s
+    while len(speeds[AUTO]) < MAX_BLOCKS and (len(speeds[AUTO]) < MIN_BLOCKS or time.monotonic() < ends_s):
+        number = len(speeds[AUTO])
+        prompts = bench.block(1 + number, streams)
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            engine = bench.build_auto(streams) if name == FRESH else engines[name]
+            speeds[name].append(run_closed_loop(engine, prompts, MAX_TOKENS).result.output_tps)
+        told = ", ".join(f"{name} {values[-1]:.0f}" for name, values in speeds.items())
+        print(f"{streams} streams, block {number + 1}: {told}", file=sys.stderr, flush=True)
+        if number + 1 >= MIN_BLOCKS and all(is_exact(speeds, name) for name in (AUTO, FRESH)):
+            break
+    fixed = [arm.name for arm in default_arms()]
+    best = max(fixed, key=lambda name: sorted(speeds[name])[len(speeds[name]) // 2])
+    at = f"{streams} streams" if streams > 1 else "1 stream"
+    chosen = ", ".join(f"{name} {count}" for name, count in budget.rounds.most_common(3))
+    yield row(f"auto over plain, {at} (rounds: {chosen})", speeds, AUTO, OFF.name, OVER_PLAIN)
+    yield row(f"auto over the best fixed arm ({best}), {at}", speeds, AUTO, best, OVER_BEST)
+    yield row(f"auto over plain, first rounds, {at}", speeds, FRESH, OFF.name, OVER_PLAIN)
+    yield row(f"auto over the best fixed arm ({best}), first rounds, {at}", speeds, FRESH, best, FIRST_OVER_BEST)
+    low, high = EXPECTED
+    is_near = low <= budget.realised <= high
+    yield Row(f"realised over expected tokens/s, {at}", round(budget.realised, 3), f"{low} to {high}", is_near)
+
+
+def is_exact(speeds: Mapping[str, Sequence[float]], name: str) -> bool:
+    """Returns True if the interval of the ratio of this arm and plain decoding is narrow enough."""
+    _, interval = median_interval(ratios(speeds, name, OFF.name), seed=0)
+    return interval.high - interval.low <= 2 * HALF_WIDTH
+
+
+def ratios(speeds: Mapping[str, Sequence[float]], arm: str, other: str) -> list[float]:
+    """Returns the speed of an arm over that of another one, by block."""
+    return [mine / its for mine, its in zip(speeds[arm], speeds[other], strict=True)]
+
+
+def row(name: str, speeds: Mapping[str, Sequence[float]], arm: str, other: str, least: float) -> Row:
+    """Returns the row of the median ratio of two arms."""
+    median, span = median_interval(ratios(speeds, arm, other), seed=0)
+    interval = (round(span.low, 3), round(span.high, 3))
+    return Row(name, round(median, 3), f"at least {least}", median >= least, interval)
+
+
+def load(parsed: argparse.Namespace, cache: Path) -> Bench:
+    """Loads and compiles the pair, and reads its prompts."""
+    stored = read_head(resolve_head(parsed.head), torch.bfloat16)
+    target = Target.load(parsed.target, torch.bfloat16, stored.config.aux_layer_ids)
+    require_fit(stored, target.info, target.digest)
+    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16), stored.acceptance)
+    compile_pair(target, draft.head)
+    config = BenchConfig(prompts=parsed.prompts, prompts_per_task=400, max_tokens=MAX_TOKENS)
+    workload, _ = load_workload(config, None, target)
+    return Bench(target, draft, interleave_tasks(workload), cache)
+
+
+def main() -> int:
+    """Measures and prints all rows. Returns 1 if a row misses its target, otherwise 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default=EMBEDDED)
+    parser.add_argument("--head", default=EMBEDDED)
+    parser.add_argument("--prompts", default=BUILTIN)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 16])
+    parser.add_argument("--seconds", type=float, default=240.0, help="for each number of streams, at most")
+    parsed = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        bench = load(parsed, Path(directory))
+        return print_rows(row for streams in parsed.streams for row in measure(bench, streams, parsed.seconds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
