@@ -175,7 +175,8 @@ class Scene:
 class Outcome:
     """Expected tokens and true seconds of a whole run, exploring and warming included, without the luck of the draw.
 
-    by_arm: rounds. fixed_s: what each arm would have taken for the same tokens in the same scenes.
+    by_arm: rounds. fixed_s: what each arm would have taken for the same tokens in the same scenes. All but off
+    read each prompt once.
     """
 
     seconds: float
@@ -223,6 +224,7 @@ def run(
     outcome = Outcome(0.0, {arm.name: 0 for arm in ARMS}, {arm.name: 0.0 for arm in ARMS}, [])
     truths: dict[object, dict[str, tuple[list[float], float]]] = {}
     lags: list[int] = []
+    new_prompt_tokens = 0
     usual = 1 + 9 * weather.outliers
     for number in range(rounds):
         scene = scene_at(number)
@@ -231,7 +233,8 @@ def run(
             truths[key] = _truth(machine, scene)
         truth = truths[key]
         lags = (lags + [0] * len(scene.contexts))[: len(scene.contexts)]
-        choice = budget.decide(BatchLoad(scene.contexts, tuple(lags)))
+        choice = budget.decide(BatchLoad(scene.contexts, tuple(lags), (), new_prompt_tokens))
+        new_prompt_tokens = 0
         arms = [choice.arm if drafts else ARMS[0] for drafts in choice.drafts]
         samples = [one.samples[int(rng.integers(len(one.samples)))] for one in scene.heads]
         gained = [sample.accepted[arm.name] for arm, sample in zip(arms, samples, strict=True)]
@@ -243,7 +246,10 @@ def run(
         for place, drafts in enumerate(choice.drafts):
             lags[place] = 0 if drafts else lags[place] + 1
             if rng.random() < weather.ends:
-                lags[place] = 0 if choice.best_arm.shape else scene.contexts[place]
+                lags[place] = scene.contexts[place]  # the prompt of the next request
+                new_prompt_tokens += scene.contexts[place]
+                for name in outcome.fixed_s:
+                    outcome.fixed_s[name] += 0.0 if name == "off" else machine.warm_cost(scene.contexts[place])
         outcome.by_arm[choice.arm.name] += 1
         outcome.names.append(choice.arm.name)
         outcome.seconds += true_s

@@ -67,6 +67,22 @@ def test_with_an_evaluation_the_first_rounds_lose_little(name: str, batch: int, 
     assert mean_share(NOT_EVALUATED) >= 0.94
 
 
+def test_reading_long_prompts_for_short_answers_does_not_pay(good: Head) -> None:
+    """A head that reads a prompt as slowly as a quarter of the target."""
+    machine = dataclasses.replace(MACHINE, head_row_s=MACHINE.row_s / 4)
+
+    def outcome_of(ends: float) -> Outcome:
+        budget = Budget(ARMS, machine.table(32), machine.warm_cost, seed=3)
+        scene = Scene((300,) * 16, (good,) * 16)
+        return run(budget, machine, lambda _: scene, 1000, Weather(ends=ends), seed=4)
+
+    long, short = outcome_of(0.002), outcome_of(0.05)
+    assert long.best != "off"
+    assert long.share >= 0.97, (long.best, long.by_arm)
+    assert short.best == "off"
+    assert short.share >= 0.97, (short.best, short.by_arm)
+
+
 def test_a_useless_head_costs_two_per_cent_at_most(useless: Head) -> None:
     _, outcome = play(useless, 1)
     assert outcome.best == "off"

@@ -20,11 +20,14 @@ class BatchLoad:
         draft_lags: For each of these requests, the number of committed tokens that the drafter has not read.
         plain_contexts: The context of each request with speculation "off". It gets one token in this round, whatever
             arm is chosen.
+        new_prompt_tokens: The number of prompt tokens since the last round that the drafter has not read. It must read
+            them before these requests draft.
     """
 
     contexts: tuple[int, ...]
     draft_lags: tuple[int, ...]
     plain_contexts: tuple[int, ...] = ()
+    new_prompt_tokens: int = 0
 
     @property
     def num_requests(self) -> int:

@@ -9,6 +9,9 @@ Switching. The arm changes when another arm is better by SWITCH_GAIN in SWITCH_R
 not read the newest tokens, it reads them before it drafts again. This time is divided by PAYBACK_ROUNDS and added to
 the seconds of a round.
 
+Reading prompts. Before a new request drafts, the head reads its prompt. The seconds of these reads, for each generated
+token, are added to the seconds of every arm that drafts. With long prompts and short answers, drafting may not pay.
+
 Surveying. The measured costs have errors, and an arm that looks too expensive would not run for a long time. So at
 first every second round runs an arm that may still be the best, until the error of its cost is below SURVEY_SD.
 
@@ -38,6 +41,8 @@ SWITCH_ROUNDS = 4
 CATCH_UP_SHARE = 0.2  # a round that spends more of its seconds on a lag does not time its arm
 OPTIMISM = 0.5  # `optimistic` raises all depths at once; independent errors add up to about half of that
 PAYBACK_ROUNDS = 500
+READ_FADE = 0.5 ** (1 / 400)  # each round: the average over new prompts has a half-life of 400 rounds
+ANSWER_TOKENS = 128  # that a running request is assumed to generate yet
 EXPLORE = 0.01  # of rounds
 EXPLORE_LOSS = 0.005  # of throughput
 EXPLORE_OFF, EXPLORE_NEIGHBOR, EXPLORE_PROMISING = 0.3, 0.15, 0.4  # weights; NEIGHBOR for each side
@@ -154,6 +159,7 @@ class Budget:
         self._incumbents: dict[int, _Incumbent] = {}
         self._exploration: _Exploration | None = None
         self._round_run: _RoundRun | None = None
+        self._read_s, self._read_tokens = 0.0, 0.0  # faded sums: seconds to read new prompts, and generated tokens
         self._random = random.Random(seed)
 
     def decide(self, load: BatchLoad) -> SpeculationDecision:
@@ -161,6 +167,8 @@ class Budget:
         assert load.contexts, "no request runs with the chosen arm"
         bucket = self.latency_model.bucket(load.num_requests)
         known = self._incumbents.get(bucket)
+        if load.new_prompt_tokens:
+            self._read_s += self._catch_up_seconds(load.new_prompt_tokens)
         if known is not None and known.rounds_to_skip > 0 and not self._is_exploring:
             known.rounds_to_skip -= 1
             if self._random.random() >= EXPLORE:
@@ -169,8 +177,9 @@ class Budget:
         forecast = self._forecast(load)
         lag = sum(load.draft_lags)
         catch_up_s = self._catch_up_seconds(lag) if lag else 0.0
+        token_read_s = self._read_s / (self._read_tokens + ANSWER_TOKENS * load.num_requests)
         rates = [
-            tokens / (seconds + catch_up_s / PAYBACK_ROUNDS * (arm > 0))
+            tokens / (seconds + (catch_up_s / PAYBACK_ROUNDS + tokens * token_read_s) * (arm > 0))
             for arm, (tokens, seconds) in enumerate(zip(forecast.tokens, forecast.seconds, strict=True))
         ]
         incumbent = self._update_incumbent(bucket, forecast, rates)
@@ -189,6 +198,8 @@ class Budget:
 
     def observe(self, report: RoundReport) -> None:
         """Learns from the result of a round."""
+        self._read_s *= READ_FADE
+        self._read_tokens = (self._read_tokens + report.num_tokens) * READ_FADE
         if report.seconds is not None:
             self._observe_seconds(report.decision, report.seconds, report.num_tokens)
         self.acceptance_model.observe(report.traces)
