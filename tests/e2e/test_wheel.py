@@ -17,6 +17,7 @@ DATA = (
     "bench/report.css",
     "server/ui/index.html",
     "embedded/target/config.json",
+    "embedded/head/acceptance.json",
     "embedded/head/config.json",
 )
 
