@@ -22,6 +22,7 @@ from eyas.engine.async_engine import AsyncEngine, EngineThread
 from eyas.engine.canary import CanaryOptions
 from eyas.engine.engine_builder import EngineOptions, build_async_engine, compile_in_background, start_canary
 from eyas.formats.head_dir import digest_head, resolve_head
+from eyas.kernels.cpu_linear import can_pack, start_team
 from eyas.kernels.dispatch import fallback_reason
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
@@ -44,11 +45,12 @@ def run_verb(parsed: argparse.Namespace) -> int:
     host, port = _address(parsed.host, parsed.port, vertex)
     if not 0 <= parsed.drain_s < math.inf:
         raise UsageError(f"--drain-s {parsed.drain_s} is out of range", "Use a number of seconds from 0 on")
-    num_threads, sample_options, canary = _num_threads(parsed.threads), _sample_options(parsed), _canary_options(parsed)
+    _check_threads(parsed.threads)
+    sample_options, canary = _sample_options(parsed), _canary_options(parsed)
     with bind(host, port) as listener:
         name, thread = download_inputs(parsed, os.environ), EngineThread()
-        thread.call(lambda: torch.set_num_threads(num_threads))
         target, draft = thread.call(lambda: load_pair(parsed))
+        thread.call(lambda: _set_threads(parsed.threads, target.model.device.type, target.model.dtype))
         heads = [] if draft is None else [draft]
         if draft is not None and canary is not None:
             heads.append(thread.call(partial(load_canary, parsed.canary_head, target, draft)))
@@ -196,17 +198,23 @@ def _address(host: str | None, port: int | None, vertex: VertexConfig | None) ->
     return host or "0.0.0.0", vertex.port if port is None else port
 
 
-def _num_threads(given: int | None) -> int:
-    """Returns the number of CPU threads of the model: --threads, else OMP_NUM_THREADS, else all cores but one.
-
-    One core is left for the thread of the HTTP server. If that thread shared a core with a thread of the model, the
-    other threads would wait for the slower one at every operator.
-    """
-    if given is None:
-        return torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else max(count_cpus() - 1, 1)
-    if given < 1:
+def _check_threads(given: int | None) -> None:
+    if given is not None and given < 1:
         raise UsageError(f"--threads {given} is out of range", "Use a number from 1 on")
-    return given
+
+
+def _set_threads(given: int | None, device: str, dtype: torch.dtype) -> None:
+    """Sets the number of CPU threads of the model: --threads, else OMP_NUM_THREADS, else all cores.
+
+    Without a team of threads (cpu_team.h), one core is left for the thread of the HTTP server. If that thread shared a
+    core with a thread of the model, the other threads would wait for the slower one at every operator.
+    """
+    if given is None and "OMP_NUM_THREADS" in os.environ:
+        given = torch.get_num_threads()
+    if device == "cpu" and can_pack(dtype):
+        start_team(given or count_cpus())
+    else:
+        torch.set_num_threads(given or max(count_cpus() - 1, 1))
 
 
 def _warn_if_slow(target: Target) -> None:

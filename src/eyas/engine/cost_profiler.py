@@ -13,7 +13,7 @@ from eyas.base.provenance import digest_json
 from eyas.drafters.eagle3 import Eagle3Drafter
 from eyas.engine.engine import Engine
 from eyas.engine.model_runner import RoundBatch
-from eyas.kernels.cpu_linear import is_packed
+from eyas.kernels.cpu_linear import count_threads, is_packed
 from eyas.model.head import HeadConfig
 from eyas.speculation.acceptance_model import AcceptanceModel, AcceptancePrior
 from eyas.speculation.arms import Arm
@@ -111,7 +111,7 @@ def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed
         target=digest_json(dataclasses.asdict(engine.target.info) | {"name": ""}),
         head=digest_json(dataclasses.asdict(profiler.head_config)),
         dtype=str(pool.kv.dtype),
-        threads=torch.get_num_threads(),
+        threads=count_threads(),
         compiled=engine.target.compiled_forward is not None,
         version=f"{__version__}, torch {torch.__version__}, {layers} layers",
     )

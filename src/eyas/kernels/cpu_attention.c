@@ -19,6 +19,7 @@
 #include <stdlib.h>
 
 #include "cpu_attention.h"
+#include "cpu_team.h"
 #include "cpu_vectors.h"
 
 /* Register tiles: GROUP keys x 2 vectors of rows, 4 rows x SPAN vectors of a head; both keep at least the 8 sums in flight
@@ -636,6 +637,21 @@ static int64_t plan(const struct layer *l, int num_threads, int64_t num_tiles, s
   return count;
 }
 
+struct items {
+  const struct layer *l;
+  struct item *items;
+};
+
+static void run_one(void *context, int64_t i) {
+  const struct items *all = context;
+  run_item(all->l, all->items + i, &thread_scratch);
+}
+
+static void merge_one(void *context, int64_t i) {
+  const struct items *all = context;
+  if (all->items[i].num_parts) merge(all->l, all->items + i);
+}
+
 /* Writes the rows' keys and values to their slots and fills out [T, N, H]. Returns 0, or 1 where memory ran out. */
 int eyas_attend(const struct forward *f, const struct rule *rule, const void *q, const void *k, const void *v,
                 void *keys, void *values, void *out) {
@@ -644,7 +660,7 @@ int eyas_attend(const struct forward *f, const struct rule *rule, const void *q,
   float *partial = NULL;
   int64_t num_partial, work;
   const int64_t num_tiles = plan(&l, 1, 0, NULL, NULL, &num_partial, &work);
-  const int num_threads = work < MIN_WORK ? 1 : f->num_threads;
+  const int num_threads = work < MIN_WORK ? 1 : eyas_threads(f->num_threads);
   const int64_t count = plan(&l, num_threads, num_tiles, NULL, NULL, &num_partial, &work);
   if (count > 64) items = malloc(count * sizeof(struct item));
   if (num_partial) partial = malloc(num_partial * sizeof(float));
@@ -654,17 +670,10 @@ int eyas_attend(const struct forward *f, const struct rule *rule, const void *q,
     for (int t = 0; t < f->num_rows; t++) write_slot(&l, t);
     for (int64_t i = 0; i < count; i++) run_item(&l, items + i, &thread_scratch);
   } else if (!failed) {
-#pragma omp parallel num_threads(num_threads)
-    {
-#pragma omp for schedule(static)
-      for (int t = 0; t < f->num_rows; t++) write_slot(&l, t);
-#pragma omp for schedule(dynamic, 1)
-      for (int64_t i = 0; i < count; i++) run_item(&l, items + i, &thread_scratch);
-      if (num_partial)
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < count; i++)
-          if (items[i].num_parts) merge(&l, items + i);
-    }
+    struct items all = {&l, items};
+    for (int t = 0; t < f->num_rows; t++) write_slot(&l, t);
+    eyas_for(num_threads, count, run_one, &all);
+    if (num_partial) eyas_for(num_threads, count, merge_one, &all);
   }
   free(partial);
   if (items != near) free(items);

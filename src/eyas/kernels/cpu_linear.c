@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "cpu_linear.h"
+#include "cpu_team.h"
 #include "cpu_vectors.h"
 
 enum {
@@ -143,6 +144,27 @@ static void widen_input(const struct linear *l, float *to, int64_t t) {
     to[l->num_in] = 0;
 }
 
+/* The rows t0..t0 + rows - 1 of a layer, whose panels are divided into shares. */
+struct block {
+  const struct linear *l;
+  const float *x;
+  float *widened;
+  int64_t x_row, t0, rows, steps, panels, shares;
+};
+
+static void widen_row(void *context, int64_t t) {
+  const struct block *b = context;
+  widen_input(b->l, b->widened + t * b->x_row, b->t0 + t);
+}
+
+static void run_share(void *context, int64_t i) {
+  const struct block *b = context;
+  const int64_t groups = (b->panels + GROUP - 1) / GROUP, size = b->shares == groups ? GROUP : 0;
+  const int64_t from = size ? i * size : b->panels * i / b->shares;
+  const int64_t to = size ? least(from + size, b->panels) : b->panels * (i + 1) / b->shares;
+  run_panels(b->l, b->x, b->x_row, b->t0, b->rows, b->steps, from, to);
+}
+
 /* Fills `out`. Returns 0, or 1 if there is no memory. */
 int eyas_linear(const struct linear *l) {
   static _Thread_local float *scratch;
@@ -157,28 +179,16 @@ int eyas_linear(const struct linear *l) {
     room = scratch ? needed : 0;
     if (!scratch) return 1;
   }
-  float *const widened = scratch;
+  const int64_t groups = (panels + GROUP - 1) / GROUP;
   for (int64_t t0 = 0; t0 < l->num_rows; t0 += BLOCK) {
     const int64_t rows = least(l->num_rows - t0, BLOCK), work = rows * l->num_in;
-    const int num_threads = work * l->num_out < MIN_WORK ? 1 : least(l->num_threads, panels);
-    const float *x = l->is_bf16 ? widened : (const float *)l->x + t0 * l->x_row;
-    const int alone = work < MIN_WORK / 4;
-    if (l->is_bf16 && alone)
-      for (int64_t t = 0; t < rows; t++) widen_input(l, widened + t * x_row, t0 + t);
-    if (num_threads == 1 && (alone || !l->is_bf16)) {
-      run_panels(l, x, x_row, t0, rows, steps, 0, panels);
-      continue;
-    }
-#pragma omp parallel num_threads(num_threads)
-    {
-      if (l->is_bf16 && !alone) {
-#pragma omp for schedule(static)
-        for (int64_t t = 0; t < rows; t++) widen_input(l, widened + t * x_row, t0 + t);
-      }
-#pragma omp for schedule(static)
-      for (int i = 0; i < num_threads; i++)
-        run_panels(l, x, x_row, t0, rows, steps, panels * i / num_threads, panels * (i + 1) / num_threads);
-    }
+    const int num_threads = work * l->num_out < MIN_WORK ? 1 : least(eyas_threads(l->num_threads), panels);
+    /* Small shares, so that a thread that has lost its core keeps few of them waiting; or one of each thread. */
+    const int64_t shares = groups >= 4 * num_threads ? groups : num_threads;
+    const float *x = l->is_bf16 ? scratch : (const float *)l->x + t0 * l->x_row;
+    struct block b = {l, x, scratch, x_row, t0, rows, steps, panels, shares};
+    if (l->is_bf16) eyas_for(work < MIN_WORK / 4 ? 1 : num_threads, rows, widen_row, &b);
+    eyas_for(num_threads, shares, run_share, &b);
   }
   return 0;
 }
