@@ -2,9 +2,10 @@
 
     python benchmarks/interop.py [--env-dir DIR] [--write COMMIT]
 
-Starts `eyas serve` as users do, with the embedded pair, on a free port. The frameworks run in their own environment
-(peer_drivers/run_clients.py). AIPerf and guidellm measure the server. For fill in the middle, as editors ask for it,
-the server has the embedded target with three new tokens. Prints a row for each client: 1 if its task passed, else 0.
+Starts `eyas serve` with the embedded pair on a free port. The frameworks share one environment
+(peer_drivers/run_clients.py). AIPerf and guidellm, each in its own, measure the server. For fill in the middle, as
+editors ask for it, this process asks a second server, which has the embedded target with three new tokens. Prints a
+row for each client: 1 if its task passed, else 0.
 --write also writes docs/results/interop.md and interop.json.
 """
 
@@ -175,8 +176,12 @@ def write_page(results: list[Result], commit: str) -> None:
     ]
     PAGE.write_text(
         "# Clients of `eyas serve`\n\n"
-        "Each client runs a task in a separate environment against `eyas serve`, started without options. The run\n"
-        "writes this page. Calls are enforced, so that a task ends with any model.\n\n"
+        "Each client runs a task against `eyas serve`. The run writes this page. Calls are enforced, so that a task\n"
+        "ends with any model.\n\n"
+        "The clients from OpenAI's to instructor share one environment. AIPerf and guidellm have one each. The row of\n"
+        "the editor runs in the environment of eyas. Its server has `--target DIR --no-head --no-compile`, with a\n"
+        "target that has tokens for fill in the middle. All other rows use one server, which has no option but\n"
+        "`--port 0`.\n\n"
         "| | |\n|---|---|\n"
         "| command | `make interop` (`python benchmarks/interop.py --write COMMIT`) |\n"
         f"| written down at | `{commit}` |\n"

@@ -234,8 +234,9 @@ def measure(env: Path, cases: Sequence[Case], parts: set[str]) -> Iterator[Row]:
         texts = [*template_texts(env / "clients", cases), *library_texts(env / "clients", cases)]
         if "parse" in parts:
             yield from parse_rows(texts)
+        texts += [*pythonic_texts(texts), *enforced_texts(cases)]
         if "peers" in parts:
-            yield from peer_rows(env, [*texts, *pythonic_texts(texts), *enforced_texts(cases)])
+            yield from peer_rows(env, texts)
         if "splits" in parts:
             yield from split_rows(texts)
     if parts & {"drafts", "enforced", "speed"}:

@@ -4,14 +4,13 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
+from tests.chat.call_writers import Calls, write
 
 from eyas.chat.tool_format import ToolFamily, load_families
 from eyas.chat.tool_parser import ParsedText, ToolCallParser
 
-Calls = Sequence[tuple[str, dict[str, Any]]]
 TOOLS = [
     {
         "type": "function",
@@ -45,70 +44,6 @@ CASES: dict[str, Calls] = {
     "line breaks": [("look_up", {"text": "a\n\nb\tc"})],
     "either type": [("look_up", {"either": 7})],
 }
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def tagged(arguments: dict[str, Any], template: str) -> str:
-    values = {key: value if isinstance(value, str) else as_json(value) for key, value in arguments.items()}
-    return "".join(template.format(key=key, value=value) for key, value in values.items())
-
-
-def python_list(calls: Calls) -> str:
-    written = (f"{name}({', '.join(f'{key}={value!r}' for key, value in a.items())})" for name, a in calls)
-    return f"[{', '.join(written)}]"
-
-
-def gemma_value(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{gemma_value(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(gemma_value, value)) + "]"
-    return f'<|"|>{value}<|"|>' if isinstance(value, str) else as_json(value)
-
-
-def named(calls: Calls, key: str = "arguments") -> list[str]:
-    return [as_json({"name": name, key: arguments}) for name, arguments in calls]
-
-
-def write(family: str, calls: Calls) -> str:
-    """The calls as the models of a family write them (sources: facts about vLLM's and SGLang's parsers)."""
-    if family == "hermes":
-        return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in named(calls))
-    if family == "qwen_xml":
-        parts = [(name, tagged(a, "<parameter={key}>\n{value}\n</parameter>\n")) for name, a in calls]
-        return "\n".join(f"<tool_call>\n<function={name}>\n{a}</function>\n</tool_call>" for name, a in parts)
-    if family == "glm":
-        parts = [(name, tagged(a, "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n")) for name, a in calls]
-        return "\n".join(f"<tool_call>{name}\n{a}</tool_call>" for name, a in parts)
-    if family == "mistral":
-        return "".join(f"[TOOL_CALLS]{name}[ARGS]{as_json(a)}" for name, a in calls)
-    if family == "mistral_list":
-        return f"[TOOL_CALLS] [{', '.join(named(calls))}]"
-    if family == "deepseek":
-        one = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{}\n```json\n{}\n```<｜tool▁call▁end｜>"
-        inner = "\n".join(one.format(name, as_json(a)) for name, a in calls)
-        return f"<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>"
-    if family == "deepseek_v3_1":
-        one = "<｜tool▁call▁begin｜>{}<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
-        return f"<｜tool▁calls▁begin｜>{''.join(one.format(n, as_json(a)) for n, a in calls)}<｜tool▁calls▁end｜>"
-    if family == "kimi":
-        one = "<|tool_call_begin|>functions.{}:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"
-        inner = "".join(one.format(name, i, as_json(a)) for i, (name, a) in enumerate(calls))
-        return f"<|tool_calls_section_begin|>{inner}<|tool_calls_section_end|>"
-    if family == "harmony":
-        one = "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>{}<|call|>"
-        return "<|start|>assistant".join(one.format(name, as_json(a)) for name, a in calls)
-    if family == "gemma":
-        return "".join(f"<|tool_call>call:{name}{gemma_value(a)}<tool_call|>" for name, a in calls)
-    if family == "llama_json":
-        return "; ".join(named(calls, "parameters"))
-    if family == "lfm2":
-        return f"<|tool_call_start|>{python_list(calls)}<|tool_call_end|>"
-    assert family == "pythonic", family
-    return python_list(calls)
 
 
 FAMILIES = {family.name: family for family in load_families()}
@@ -191,14 +126,29 @@ def test_long_texts_take_little_time(family, start, unit):
     assert time.process_time() - before_s < 3
 
 
+def check_pieces(family: str, text: str, dice: random.Random, num_splits: int | None = None) -> ParsedText:
+    """Asserts that a text gives the same in one piece, at each split, by character and in random pieces.
+
+    num_splits: the number of splits, drawn at random; None for all.
+    """
+    whole = parse(FAMILIES[family], [text])
+    places = range(len(text)) if num_splits is None else dice.choices(range(len(text)), k=num_splits)
+    splits = [[cut] for cut in places]
+    splits += [sorted(dice.choices(range(len(text) + 1), k=dice.randint(2, 9))) for _ in range(8)]
+    for cuts in (*splits, range(len(text))):
+        pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)]
+        assert parse(FAMILIES[family], pieces) == whole, pieces
+    return whole
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_call_that_is_cut_is_content_or_whole(family):
-    """No end of the text makes a call that was not written."""
-    calls = [("look_up", {"text": "a b", "count": 345}), ("look_up", {"text": "c"})]
-    text = write(family, calls)
-    counts = []
+    """No end of the text makes a call that was not written, however the text before it came."""
+    calls = [("look_up", {"count": 345}), ("look_up", {"text": "c"})]
+    text, dice, counts = write(family, calls), random.Random(family), []
+    length = len(write(family, calls[:1]))
     for end in range(1, len(text)):
-        parsed = parse(FAMILIES[family], [text[:end]])
+        parsed = check_pieces(family, text[:end], dice, None if end <= length else 3)
         read = calls_of(parsed)
         assert read == calls[: len(read)], text[:end]
         assert parsed.content or read or not without_sections(text[:end]), "nothing is lost"
@@ -215,6 +165,51 @@ def test_a_call_that_cannot_be_read_is_content(family):
         assert parsed.calls == ()
         assert parsed.content == without_sections(bad)
         assert parse(FAMILIES[family], [bad]) == parsed
+
+
+# A lone beginning and a lone end of a call, which a model may write by mistake.
+DEEPSEEK = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
+STRAY = {
+    "qwen_xml": ("<tool_call>", "</tool_call>"),
+    "glm": ("<tool_call>", "</tool_call>"),
+    "hermes": ("<tool_call>", "</tool_call>"),
+    "mistral": ("[TOOL_CALLS]", "[ARGS]"),
+    "mistral_list": ("[TOOL_CALLS]", "]"),
+    "deepseek": DEEPSEEK,
+    "deepseek_v3_1": DEEPSEEK,
+    "kimi": ("<|tool_call_begin|>", "<|tool_call_end|>"),
+    "harmony": ("<|channel|>commentary to=", "<|call|>"),
+    "gemma": ("<|tool_call>", "<tool_call|>"),
+    "llama_json": ("<|python_tag|>", ";"),
+    "lfm2": ("<|tool_call_start|>", "<|tool_call_end|>"),
+    "pythonic": ("<|python_start|>", "<|python_end|>"),
+}
+# In these families a call has no end of its own, so text behind it makes the call unreadable.
+OPEN_ENDED = {"mistral", "mistral_list", "llama_json", "pythonic"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_lone_marker_is_content(family):
+    dice = random.Random(family)
+    for marker in STRAY[family]:
+        for text in (marker, f"{marker} Hm.", f"{marker}{marker}\n"):
+            parsed = check_pieces(family, text, dice)
+            assert (parsed.content, parsed.calls) == (text, ())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_lone_marker_does_not_harm_a_call(family):
+    call, dice, num_read = write(family, ONE), random.Random(family), 0
+    for marker in STRAY[family]:
+        for text in (f"{marker}\n{call}", f"{call}{marker}"):
+            parsed = check_pieces(family, text, dice)
+            if family in OPEN_ENDED and not parsed.calls:
+                assert parsed.content == text
+                continue
+            num_read += 1
+            assert calls_of(parsed) == ONE
+            assert parsed.content == ("" if family in WHOLE else marker)
+    assert num_read == 4 or (family in OPEN_ENDED and num_read > 0)
 
 
 def test_a_bad_call_does_not_harm_the_next_one():

@@ -90,6 +90,27 @@ def test_end_of_turn_exactly_where_the_grammar_may_stop(
     assert following(Grammar.regex(vocab, "ab"), "ab", tokenizer) == ENDS, "nothing else is left"
 
 
+@pytest.mark.parametrize("marker", ["<|user|>", "<|end|>", "<tool_call>"])
+def test_the_text_of_a_special_token_is_written_in_bytes(marker: str) -> None:
+    """llguidance allows only the token there, and then refuses it."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["<tool_call>"])
+    vocab = GrammarVocab(tokenizer, VOCAB_SIZE, [id_of(tokenizer, "<|im_end|>")])
+    assert marker in vocab.special_ids
+    for grammar, text in (
+        (Grammar.regex(vocab, f"{re.escape(marker)}[0-9]"), f"{marker}7"),
+        (Grammar.json_schema(vocab, {"enum": [f"a{marker}", f"b{marker}"]}), f'"a{marker}"'),
+    ):
+        state = grammar.start()
+        for byte in text.encode():
+            token = id_of(tokenizer, chr(byte))
+            (allowed_W,) = state.allow([0], [0])
+            assert allowed_W[token]
+            assert not allowed_W[id_of(tokenizer, marker)]
+            state.advance([token])
+        assert state.allow([0], [0])[0].nonzero().tolist() == [[id_of(tokenizer, "<|im_end|>")]]
+
+
 def test_finished(vocab: GrammarVocab, tokenizer: PreTrainedTokenizerBase) -> None:
     a, b, end = (id_of(tokenizer, token) for token in ("a", "b", "<|im_end|>"))
     state = Grammar.regex(vocab, "ab?").start()

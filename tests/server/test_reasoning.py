@@ -135,7 +135,7 @@ def accepts(grammar: Grammar, ids: list[int]) -> bool:
     return any(bool(state.allow([0], [0])[0, token]) for token in grammar.vocab.eos_ids)
 
 
-@pytest.mark.parametrize("is_special", [False, True])
+@pytest.mark.parametrize("form", ["text", "added", "special"])
 @pytest.mark.parametrize(
     ("prompt", "answer", "is_allowed"),
     [
@@ -149,18 +149,20 @@ def accepts(grammar: Grammar, ids: list[int]) -> bool:
         ("Hi[THINK][/THINK]", "[THINK]Hm.[/THINK]BODY", False),
     ],
 )
-def test_grammars_begin_behind_the_thoughts(prompt, answer, is_allowed, is_special):
-    tokenizer = tiny_tokenizer(LLAMA + "{# [THINK] [/THINK] #}")
-    if is_special:
-        tokenizer.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]"]})
-    special_ids = {entry.content: token for token, entry in tokenizer.added_tokens_decoder.items() if entry.special}
+def test_grammars_begin_behind_the_thoughts(prompt, answer, is_allowed, form):
+    """Markers may be text, added tokens (Qwen's <think>) or special tokens (Mistral's [THINK])."""
+    markers = ("<think>", "</think>") if form == "added" else ("[THINK]", "[/THINK]")
+    tokenizer = tiny_tokenizer(LLAMA + f"{{# {markers[0]} {markers[1]} #}}")
+    if form != "text":
+        tokenizer.add_tokens(list(markers), special_tokens=form == "special")
+    prompt, answer = (text.replace("[THINK]", markers[0]).replace("[/THINK]", markers[1]) for text in (prompt, answer))
     end: Any = tokenizer.convert_tokens_to_ids("<|end|>")
     vocab = GrammarVocab(tokenizer, VOCAB_SIZE + 2, [end])
     tool_format = ToolFormat(tokenizer)
     thoughts, opener = tool_format.answer_opener(tokenizer.encode(prompt))
-    around = write_answer_grammar(thoughts, opener, special_ids) if thoughts else None
+    around = write_answer_grammar(thoughts, opener, vocab.special_ids) if thoughts else None
     assert tool_format.family is not None
-    tools = write_tool_grammar(tool_format.family, CallRules([TOOL], True, True), special_ids, vocab.eos_ids)
+    tools = write_tool_grammar(tool_format.family, CallRules([TOOL], True, True), vocab.special_ids, vocab.eos_ids)
     for grammar, body in (
         (Grammar.json_schema(vocab, PERSON, around), '{"age": 7}'),
         (Grammar.regex(vocab, "[0-9]/[0-9]", around), "1/2"),

@@ -117,6 +117,36 @@ def test_a_call_that_max_tokens_cuts_is_content(pair):
     assert '<tool_call>\n{"name": "'.startswith(choice["message"]["content"][:10])
 
 
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+def test_a_stop_string_inside_a_call_ends_the_answer(pair, choice):
+    """As in vLLM. What is left of the call is content, unless its arguments are complete."""
+    keys = {"tool_choice": choice, "parallel_tool_calls": False, "return_token_ids": True}
+    (whole,) = ask(pair, **keys)["choices"]
+    (call,) = whole["message"]["tool_calls"]
+    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    text = f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+    inside, ending = arguments[len(arguments) // 2 :][:4], "}\n</tool"
+    for stop in (inside, [ending, inside], [ending[1:]]):
+        stops = [stop] if isinstance(stop, str) else stop
+        cut = min((text.find(one) for one in stops if one in text), default=len(text))
+        is_whole = text[:cut].count("{") == text[:cut].count("}")
+        answers = [ask(pair, stop=stop, speculation=mode, **keys)["choices"][0] for mode in ("off", "max")]
+        for answer in answers:
+            message = answer["message"]
+            assert answer["token_ids"] == whole["token_ids"][: len(answer["token_ids"])]
+            if is_whole:
+                assert message["tool_calls"][0]["function"] == call["function"]
+                assert answer["finish_reason"] == whole["finish_reason"]
+            else:
+                assert (message["content"], answer["finish_reason"]) == (text[:cut], "stop")
+                assert "tool_calls" not in message
+        events = events_of(pair, stop=stop, **{**keys, "return_token_ids": False})
+        choices = [event["choices"][0] for event in events]
+        assert "".join(one["delta"].get("content", "") for one in choices) == ("" if is_whole else text[:cut])
+        assert any("tool_calls" in one["delta"] for one in choices) == is_whole
+        assert choices[-1]["finish_reason"] == answers[0]["finish_reason"]
+
+
 def test_strict_tools_leave_text_alone_and_a_schema_of_the_content_too(pair):
     strict = [{**ORDER, "function": {**ORDER["function"], "strict": True}}]
     free, bound = (ask(pair, tools=tools, max_tokens=24)["choices"][0] for tools in ([ORDER], strict))

@@ -16,6 +16,7 @@ from eyas.chat.json_schema import bound_schema
 from eyas.chat.tool_format import ToolFamily
 
 ANY_TEXT = r"(.|\n)*"
+JSON_PIECES = re.compile(r'("\w[^"]*"|[{}]|: |, )')
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
@@ -44,7 +45,8 @@ def write_tool_grammar(
     Args:
         family: how the target writes calls.
         rules: what to enforce.
-        special_ids: the ids of the target's special tokens by their text. A grammar names them by their ids.
+        special_ids: the ids of the target's special tokens by their text; see `GrammarVocab`. A grammar names them by
+            their ids.
         eos_ids: the ids that end an answer. A call may end with one of them, which the grammar leaves to the engine.
     """
     assert family.call is not None
@@ -52,7 +54,9 @@ def write_tool_grammar(
     ending = next((text for text in eos if family.call.endswith(text)), "")
     call = family.call.removesuffix(ending)
     writer = _Writer(special_ids)
-    trigger = writer.literal(family.trigger)
+    # A JSON answer and a call may begin alike. So the call is then written without the trigger, in the same pieces.
+    begin = family.trigger if rules.content is None else ""
+    trigger = writer.literal(begin) or '""'
     head, start = f"head: {trigger}", "head calls"
     if rules.content is not None:
         opener, schema = writer.literal(family.content.partition("TEXT")[0]), bound_schema(rules.content)
@@ -66,7 +70,7 @@ def write_tool_grammar(
     has_many = not rules.is_single and not ending
     first, following = [], []
     for number, tool in enumerate(rules.tools):
-        text = (family.first + call).removeprefix(family.trigger)
+        text = (family.first + call).removeprefix(begin)
         lines.append(f"first_{number}: {writer.call(text, family.parameter, tool)}")
         first.append(f"first_{number}")
         if has_many:
@@ -101,8 +105,8 @@ class _Writer:
         self._split = re.compile(f"({'|'.join(map(re.escape, names))})") if names else re.compile("(?!)")
 
     def literal(self, text: str) -> str:
-        """Returns the text as tokens and strings."""
-        pieces = [piece for piece in self._split.split(text) if piece]
+        """Returns the text as tokens and strings, and the strings in the pieces that JSON consists of."""
+        pieces = [part for piece in self._split.split(text) for part in JSON_PIECES.split(piece) if part]
         ids = self.special_ids
         return " ".join(f"<[{ids[piece]}]>" if piece in ids else json.dumps(piece) for piece in pieces)
 
@@ -154,6 +158,7 @@ class _Writer:
     def _up_to(self, end: str, length: str = "*") -> str:
         """Returns any text up to and including where `end` first appears. length: the repetition of its characters."""
         name = f"text_{len(self.rules)}"
-        body = rf"(.|\n){length}{re.escape(end)}".replace("/", r"\/").replace("\n", "n")
-        self.rules.append(f"{name}[lazy]: /{body}/")
-        return name
+        before, *rest = self._split.split(end, maxsplit=1)  # no text has a special token, so the first one ends it
+        body = rf"(.|\n){length}{re.escape(before)}".replace("/", r"\/").replace("\n", "n")
+        self.rules.append(f"{name}{'' if rest else '[lazy]'}: /{body}/")
+        return f"{name} {self.literal(''.join(rest))}"

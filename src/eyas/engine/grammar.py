@@ -31,7 +31,14 @@ JSON_SPACE = r"\r?\n[ \t]{0,20}|[ \t]{1,2}"  # between the parts of JSON; withou
 
 
 class GrammarVocab:
-    """A target's vocabulary in llguidance's form. Building it takes up to a second, so build it once per target."""
+    """A target's vocabulary in llguidance's form. Building it takes up to a second, so build it once per target.
+
+    Attributes:
+        size: The number of columns of the target's logits.
+        eos_ids: The end-of-turn ids.
+        special_ids: The tokens that only their id stands for in a grammar, by their text. Besides the tokenizer's
+            special tokens, llguidance treats every added token of the form <...> so, for example Qwen's <tool_call>.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_ids: Sequence[int]) -> None:
         """Builds the vocabulary.
@@ -53,6 +60,10 @@ class GrammarVocab:
             self.library: LLTokenizer = from_tokenizer(tokenizer, n_vocab=vocab_size, eos_token=list(eos_ids))
         except ValueError as error:
             raise _unsupported_tokenizer("this tokenizer.json") from error
+        added = tokenizer.added_tokens_decoder
+        self.special_ids = {
+            entry.content: token for token, entry in added.items() if self.library.is_special_token(token)
+        }
 
 
 class Grammar:
@@ -184,7 +195,14 @@ class GrammarState:
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
             raise _unsupported("this output", self._matcher.get_error().partition(";")[0])
-        return np.unpackbits(bits, count=self._vocab.size, bitorder="little").view(np.bool_)
+        allowed_W = np.unpackbits(bits, count=self._vocab.size, bitorder="little").view(np.bool_)
+        forced, library = int(allowed_W.argmax()), self._vocab.library
+        if library.is_special_token(forced) and not self._matcher.validate_tokens([forced]):
+            # The grammar has the text of a special token. llguidance allows only the token, but refuses to take it.
+            text = self._matcher.compute_ff_bytes()
+            if text:
+                allowed_W[[forced, *library.tokenize_bytes(text[:1])]] = False, True
+        return allowed_W
 
 
 def _unsupported(what: str, message: str) -> InputError:

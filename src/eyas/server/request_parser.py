@@ -73,7 +73,8 @@ class RequestParser:
         grammar = self._grammar(body, tool_use, prompts[0]) or self._min_length(body, stop)
         shown_ids = frozenset() if tool_use is None else tool_use.format.marker_ids
         if body.skip_special_tokens is False:
-            shown_ids |= set(self._special_ids.values()) - set(self.target.info.eos_ids)
+            added = self.target.tokenizer.added_tokens_decoder
+            shown_ids |= {token for token, entry in added.items() if entry.special} - set(self.target.info.eos_ids)
         wants_rounds = body.stream_options is not None and bool(body.stream_options.include_rounds)
         seed = secrets.randbelow(NUM_SEEDS) if body.seed is None else body.seed
         return [
@@ -202,8 +203,8 @@ class RequestParser:
             return None
         param = names[0]
         schema, regex = schemas.get(param), regexes.get(param)
-        around = None if reader is None else self._thoughts(reader, prompt)
         try:
+            around = None if reader is None else self._thoughts(reader, prompt)
             grammar = None if schema is None else Grammar.json_schema(self._vocab, schema, around)
             if tool_use is not None:
                 return self._tool_grammar(tool_use, json.loads(schema) if isinstance(schema, str) else schema, around)
@@ -217,14 +218,14 @@ class RequestParser:
     def _tool_grammar(self, tool_use: ToolUse, content: dict[str, Any] | None, around: str | None) -> Grammar:
         rules = tool_use.rules(None if tool_use.choice != "auto" else content)
         assert rules is not None
-        text = write_tool_grammar(tool_use.family, rules, self._special_ids, self._vocab.eos_ids)
+        text = write_tool_grammar(tool_use.family, rules, self._vocab.special_ids, self._vocab.eos_ids)
         return Grammar.lark(self._vocab, text, "the tools", around)
 
     def _thoughts(self, tool_use: ToolUse, prompt: Ids) -> str | None:
         """Returns the grammar of the thoughts before what the client asks for; None if there are none."""
         thoughts, opener = tool_use.format.answer_opener(prompt)
         opener = "" if tool_use.tools else opener
-        return write_answer_grammar(thoughts, opener, self._special_ids) if thoughts else None
+        return write_answer_grammar(thoughts, opener, self._vocab.special_ids) if thoughts else None
 
     @cached_property
     def _tool_format(self) -> ToolFormat:
@@ -255,12 +256,6 @@ class RequestParser:
             return Infill(self.target.tokenizer)
         except EyasError as error:
             raise to_api_error(error, "suffix") from None
-
-    @cached_property
-    def _special_ids(self) -> dict[str, int]:
-        """The ids of the special tokens."""
-        added = self.target.tokenizer.added_tokens_decoder
-        return {entry.content: token for token, entry in added.items() if entry.special}
 
     @cached_property
     def _vocab(self) -> GrammarVocab:
