@@ -86,6 +86,8 @@ def test_the_page_has_vllms_names():
         "vllm:generation_tokens_total": 90,
         "vllm:prefix_cache_queries_total": 70,
         "vllm:prefix_cache_hits_total": 20,
+        "vllm:prefix_cache_queries": 70,
+        "vllm:prefix_cache_hits": 20,
         "vllm:spec_decode_num_drafts_total": 10,
         "vllm:spec_decode_num_draft_tokens_total": 50,
         "vllm:spec_decode_num_accepted_tokens_total": 12,
