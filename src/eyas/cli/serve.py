@@ -45,6 +45,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
     if not 0 <= parsed.drain_s < math.inf:
         raise UsageError(f"--drain-s {parsed.drain_s} is out of range", "Use a number of seconds from 0 on")
     num_threads, sample_options, canary = _num_threads(parsed.threads), _sample_options(parsed), _canary_options(parsed)
+    _check_metrics_port(host, port, parsed.metrics_port)
     with bind(host, port) as listener:
         name, thread = download_inputs(parsed, os.environ), EngineThread()
         thread.call(lambda: torch.set_num_threads(num_threads))
@@ -78,13 +79,26 @@ def run_verb(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _check_metrics_port(host: str, port: int, metrics_port: int | None) -> None:
+    """Raises UsageError if the metrics cannot be served at --metrics-port. It is used after the models are loaded."""
+    if metrics_port is None:
+        return
+    if not 1 <= metrics_port <= 65535:
+        raise UsageError(f"--metrics-port {metrics_port} is out of range", "Use a number from 1 to 65535")
+    if metrics_port == port:
+        raise UsageError(f"--metrics-port and --port are both {port}", "Choose two ports")
+    bind(host, metrics_port, "--metrics-port").close()
+
+
 def _serve_metrics(api: Api, host: str, port: int) -> None:
-    """Serves the metrics on a port of their own, in a thread. Raises UsageError if the port is in use."""
-    try:
-        start_http_server(port, host, api.metrics.registry)
-    except OSError as error:
-        problem = f"The metrics cannot be served at --metrics-port {port} ({error.strerror})"
-        raise UsageError(problem, "Choose another port") from None
+    """Serves the metrics on a port of their own, in a thread.
+
+    The format is always Prometheus' text format, because in OpenMetrics, which Prometheus asks for, prometheus_client
+    replaces the colons of the names.
+    """
+    server, _ = start_http_server(port, host, api.metrics.registry)
+    app = server.get_app()
+    server.set_app(lambda environ, start: app({**environ, "HTTP_ACCEPT": ""}, start))
 
 
 def download_inputs(parsed: argparse.Namespace, environment: Mapping[str, str]) -> str:

@@ -96,7 +96,7 @@ class ApiOptions:
     has_ui         serve the chat page at /ui
     observer       receives every finished output
     metrics_key    the key of /metrics; None: it needs none
-    metrics_port   the port on which /metrics is served without a key; then it needs an API key here
+    metrics_port   the port on which /metrics is served without a key; here it needs one of api_keys then
     """
 
     served_name: str
