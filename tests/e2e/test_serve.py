@@ -149,7 +149,7 @@ def test_a_machine_without_a_compiler_is_told_of_once(start, target, tmp_path):
         (["--port", "70000"], "--port 70000"),
         (["--metrics-port", "70000"], "--metrics-port 70000"),
         (["--metrics-port", "0"], "--metrics-port 0"),
-        (["--metrics-port", "9001", "--port", "9001"], "are both 9001"),
+        (["--metrics-port", "9001", "--port", "9001"], "--metrics-port 9001 is 0 or the same as --port"),
         (["--device", "auto"], "one device"),
         (["--device", "cuda:9"], "device cuda:9"),
         (["--device", "gpu"], "cuda:N"),

@@ -45,7 +45,11 @@ def run_verb(parsed: argparse.Namespace) -> int:
     if not 0 <= parsed.drain_s < math.inf:
         raise UsageError(f"--drain-s {parsed.drain_s} is out of range", "Use a number of seconds from 0 on")
     num_threads, sample_options, canary = _num_threads(parsed.threads), _sample_options(parsed), _canary_options(parsed)
-    _check_metrics_port(host, port, parsed.metrics_port)
+    key, metrics_port = parsed.metrics_key, parsed.metrics_port
+    if metrics_port is not None:  # it is used only after the models are loaded
+        if metrics_port in (0, port):
+            raise UsageError(f"--metrics-port {metrics_port} is 0 or the same as --port", "Choose another port")
+        bind(host, metrics_port, "--metrics-port").close()
     with bind(host, port) as listener:
         name, thread = download_inputs(parsed, os.environ), EngineThread()
         thread.call(lambda: torch.set_num_threads(num_threads))
@@ -58,7 +62,6 @@ def run_verb(parsed: argparse.Namespace) -> int:
         if canary is not None:
             thread.call(lambda: start_canary(engine, canary, _log_event))
         sampler = None if sample_options is None else _start_sampler(sample_options, engine, parsed)
-        key, metrics_port = parsed.metrics_key, parsed.metrics_port
         api = Api(engine, ApiOptions(name, keys, _log, vertex, not parsed.no_ui, sampler, key, metrics_port))
         if metrics_port is not None:
             _serve_metrics(api, host, metrics_port)
@@ -77,17 +80,6 @@ def run_verb(parsed: argparse.Namespace) -> int:
             if sampler is not None:
                 sampler.close()
     return 0
-
-
-def _check_metrics_port(host: str, port: int, metrics_port: int | None) -> None:
-    """Raises UsageError if the metrics cannot be served at --metrics-port. It is used after the models are loaded."""
-    if metrics_port is None:
-        return
-    if not 1 <= metrics_port <= 65535:
-        raise UsageError(f"--metrics-port {metrics_port} is out of range", "Use a number from 1 to 65535")
-    if metrics_port == port:
-        raise UsageError(f"--metrics-port and --port are both {port}", "Choose two ports")
-    bind(host, metrics_port, "--metrics-port").close()
 
 
 def _serve_metrics(api: Api, host: str, port: int) -> None:
@@ -203,8 +195,6 @@ def _start_sampler(options: "SampleOptions", engine: AsyncEngine, parsed: argpar
 
 def _address(host: str | None, port: int | None, vertex: VertexConfig | None) -> tuple[str, int]:
     """Returns host and port: from the command line, else from Vertex AI's variables, else 127.0.0.1 and 8000."""
-    if port is not None and not 0 <= port <= 65535:
-        raise UsageError(f"--port {port} is out of range", "Use a number from 0 to 65535")
     if vertex is None:
         return host or "127.0.0.1", 8000 if port is None else port
     return host or "0.0.0.0", vertex.port if port is None else port

@@ -75,8 +75,10 @@ def bind(host: str, port: int, option: str = "--port") -> socket.socket:
         option: the option that sets the port, for the error message.
 
     Raises:
-        UsageError: the port is in use, or the host is not local.
+        UsageError: the port is out of range or in use, or the host is not local.
     """
+    if not 0 <= port <= 65535:
+        raise UsageError(f"{option} {port} is out of range", "Use a number from 0 to 65535")
     with contextlib.ExitStack() as on_failure:
         try:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
