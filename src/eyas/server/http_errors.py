@@ -6,7 +6,6 @@ Every message says what is wrong and, where something helps, what to do. It neve
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from http import HTTPStatus
 from typing import Any
 
@@ -22,7 +21,6 @@ from eyas.server.openai_responses import ErrorBody, ErrorResponse
 
 MAX_VALUE_CHARS = 60  # a message quotes a wrong value up to this length
 INVALID_REQUEST = "invalid_request_error"
-UNSUPPORTED_VALUE = "unsupported_value"  # code of a 400 for a body that fits /openapi.json but not this server
 RETRY_AFTER_S = "1"  # a slot frees up within about the time of one response; clients back off further by themselves
 REQUIREMENTS = {
     # pydantic's error type -> what the value must be
@@ -73,7 +71,7 @@ class ApiError(HTTPException):
         return Response(content, self.status_code, self.headers, "application/json")
 
 
-def bad_request(message: str, *, param: str | None = None, code: str = UNSUPPORTED_VALUE) -> ApiError:
+def bad_request(message: str, *, param: str | None = None, code: str = "unsupported_value") -> ApiError:
     """Builds an error with status 400."""
     return ApiError(400, message, param=param, code=code)
 
@@ -119,7 +117,8 @@ def to_validation_error(
     first, path = errors[0], paths[0]
     param = ".".join(path) or None
     if first["type"] == "extra_forbidden":
-        return _unknown_parameter(path, _known_names(_schema(model), path[depth:-1], _schema(model)))
+        schema = model.model_json_schema()
+        return _unknown_parameter(path, _known_names(schema, path[depth:-1], schema.get("$defs", {})))
     if first["type"] == "missing":
         text = "The request body is empty. Send a JSON object."
         if param:
@@ -177,28 +176,19 @@ def _unknown_parameter(path: Sequence[str], known: set[str]) -> ApiError:
     return bad_request(f"Unknown parameter {_format_value(param)}. {fix}", param=param, code="unknown_parameter")
 
 
-@cache
-def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    return model.model_json_schema()
-
-
-def _known_names(schema: Mapping[str, Any], path: Sequence[str], whole: Mapping[str, Any]) -> set[str]:
+def _known_names(schema: Mapping[str, Any], path: Sequence[str], definitions: Mapping[str, Any]) -> set[str]:
     """Returns the keys that the object at a path may have, in all alternatives of a schema.
 
     Args:
         schema: the schema of the value where the path starts.
         path: keys of objects and indices of lists, such as ("messages", "0").
-        whole: the schema with the definitions.
+        definitions: the schemas that `$ref` names.
     """
-    if "$ref" in schema:
-        schema = whole["$defs"][schema["$ref"].rpartition("/")[2]]
-    inner = schema.get("properties", {})
-    names = set() if path else set(inner)
-    for part in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
-        names |= _known_names(part, path, whole)
-    if path and (nested := inner.get(path[0], schema.get("items"))):
-        names |= _known_names(nested, path[1:], whole)
-    return names
+    schema = definitions.get(schema.get("$ref", "").rpartition("/")[2], schema)
+    inner, parts = schema.get("properties", {}), (*schema.get("anyOf", ()), *schema.get("oneOf", ()))
+    nested = inner.get(path[0], schema.get("items", {})) if path else {}
+    names = _known_names(nested, path[1:], definitions) if path else set(inner)
+    return names.union(*(_known_names(part, path, definitions) for part in parts))
 
 
 def _parameter_path(error: Mapping[str, Any], body: Any) -> tuple[str, ...]:

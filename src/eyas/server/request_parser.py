@@ -20,7 +20,7 @@ from eyas.model.target import Target
 from eyas.server import openai_requests
 from eyas.server.http_errors import ApiError, bad_request, to_api_error
 from eyas.server.openai_messages import AssistantMessage, ChatMessage, Tool, ToolCall, ToolMessage, content_text
-from eyas.server.openai_requests import ChatRequest, CompletionRequest, GenerationRequest
+from eyas.server.openai_requests import MAX_CHOICES, ChatRequest, CompletionRequest, GenerationRequest
 from eyas.server.tool_use import ToolUse, find_tool_use, no_tools
 from eyas.tree.sampling import SamplingParams
 
@@ -64,10 +64,9 @@ class RequestParser:
             assert isinstance(body, CompletionRequest), type(body)
             param, prompts = "prompt", self._encode_prompts(body)
         n = body.n or 1
-        if len(prompts) * n > openai_requests.MAX_CHOICES:
+        if len(prompts) * n > MAX_CHOICES:
             text = f"{len(prompts)} prompts with n={n} need {len(prompts) * n} outputs, but one call may have "
-            text = f"{text}{openai_requests.MAX_CHOICES}. Send several calls."
-            raise bad_request(text, param="n", code="too_many_choices")
+            raise bad_request(f"{text}{MAX_CHOICES}. Send several calls.", param="n", code="too_many_choices")
         limit, logprobs = _output_limit(body), _num_logprobs(body)
         limits = [self._max_tokens(prompt, param, limit) for prompt in prompts]
         sampling, stop = self._sampling(body), self._stop(body)
@@ -282,8 +281,7 @@ class RequestParser:
 
     def _check_token_ids(self, ids: Iterable[int], param: str) -> None:
         size = self.target.info.vocab_size
-        invalid = next((token for token in ids if token >= size), None)
-        if invalid is not None:
+        if invalid := next((token for token in ids if token >= size), None):
             text = f"{param} has the token id {invalid}, but the ids end at {size - 1}."
             raise bad_request(text, param=param, code="unknown_token_id")
 
