@@ -32,6 +32,13 @@ def test_every_series_exists():
         assert set(SERIES.findall(expression)) <= known | labeled_only | {"eyas_rounds_total"}, expression
 
 
+def test_every_rule_is_tested():
+    (group,) = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
+    tests = yaml.safe_load((MONITORING / "alerts_test.yaml").read_text())["tests"]
+    fired = {case["alertname"] for test in tests for case in test["alert_rule_test"] if case.get("exp_alerts")}
+    assert fired == {rule["alert"] for rule in group["rules"]}
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's package prometheus")
 @pytest.mark.parametrize("check", [("check", "alerts.yaml"), ("test", "alerts_test.yaml")])
 def test_rules(check):

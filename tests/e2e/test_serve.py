@@ -17,6 +17,7 @@ from tests.e2e.small import ERROR
 
 from eyas.cli import main
 
+OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"  # as Prometheus asks
 LONG = {"model": "tiny", "prompt": "hi", "max_tokens": 400, "ignore_eos": True}
 
 
@@ -55,6 +56,24 @@ def test_one_arm_a_name_and_keys(start, finished, target):
         assert reply.status_code == status
     assert httpx.get(f"{url}/ready").status_code == 200
     assert server.stop(signal.SIGINT) == 0
+
+
+def test_the_metrics_on_a_port_of_their_own(start, target):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = start("--target", target, "--no-head", "--api-key", "secret", "--metrics-port", port)
+    url = server.wait_ready()
+    reply = httpx.post(
+        f"{url}/v1/completions", json={**LONG, "max_tokens": 7}, headers={"Authorization": "Bearer secret"}
+    )
+    assert reply.status_code == 200
+    page = httpx.get(f"http://127.0.0.1:{port}/metrics", headers={"Accept": OPENMETRICS})
+    assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 7.0\n' in page.text
+    assert 'vllm:prefix_cache_queries{engine="0",model_name="tiny"} 2.0\n' in page.text
+    assert "\nprocess_resident_memory_bytes " in page.text
+    assert httpx.get(f"{url}/metrics").status_code == 401
+    assert server.stop(signal.SIGTERM) == 0
 
 
 def test_what_was_accepted_ends_before_the_process_does(start, target):
@@ -128,6 +147,9 @@ def test_a_machine_without_a_compiler_is_told_of_once(start, target, tmp_path):
     ("arguments", "named"),
     [
         (["--port", "70000"], "--port 70000"),
+        (["--metrics-port", "70000"], "--metrics-port 70000"),
+        (["--metrics-port", "0"], "--metrics-port 0"),
+        (["--metrics-port", "9001", "--port", "9001"], "--metrics-port 9001 is 0 or the same as --port"),
         (["--device", "auto"], "one device"),
         (["--device", "cuda:9"], "device cuda:9"),
         (["--device", "gpu"], "cuda:N"),
@@ -149,14 +171,16 @@ def test_wrong_usage(arguments, named, capsys):
     assert named in err
 
 
-def test_a_port_in_use(capsys):
+@pytest.mark.parametrize("option", ["--port", "--metrics-port"])
+def test_a_port_in_use(option, capsys):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         began_s = time.monotonic()
-        assert main(["serve", "--target", "/nowhere", "--port", str(port)]) == 2  # before any target is looked for
+        words = ["serve", "--target", "/nowhere", "--port", "0", option, str(port)]
+        assert main(words) == 2  # before any target is looked for
     err = capsys.readouterr().err
     assert ERROR.fullmatch(err.strip()), err
-    assert f"--port {port}" in err
+    assert f"{option} {port}" in err
     assert "in use" in err
     assert time.monotonic() - began_s < 20
 

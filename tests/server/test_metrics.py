@@ -1,5 +1,6 @@
 """Figures computed by hand, and GET /metrics read by Prometheus' own parser."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -86,6 +87,8 @@ def test_the_page_has_vllms_names():
         "vllm:generation_tokens_total": 90,
         "vllm:prefix_cache_queries_total": 70,
         "vllm:prefix_cache_hits_total": 20,
+        "vllm:prefix_cache_queries": 70,
+        "vllm:prefix_cache_hits": 20,
         "vllm:spec_decode_num_drafts_total": 10,
         "vllm:spec_decode_num_draft_tokens_total": 50,
         "vllm:spec_decode_num_accepted_tokens_total": 12,
@@ -263,6 +266,27 @@ def test_the_counters_add_up_to_what_clients_saw(shallow_target):
     assert samples["vllm:iteration_tokens_total_sum"][()] > total("usage", "completion_tokens")
     assert samples["http_requests_total"] == {("/v1/completions", "POST", "2xx"): 3}
     assert samples["http_request_duration_seconds_count"] == {("/v1/completions", "POST"): 3}
+
+
+def test_a_client_that_leaves_the_queue_and_one_that_is_refused(shallow_target):
+    async_engine = start_engine(shallow_target, slots=1, max_waiting=1)
+    body = {"model": MODEL, "prompt": "one", "max_tokens": 400, "ignore_eos": True}
+    with serving(async_engine) as server, server.client() as client:
+        running = threading.Thread(target=lambda: client.post("/v1/completions", json=body))
+        running.start()
+        wait_until(lambda: async_engine.stats().running == 1)
+        with client.stream("POST", "/v1/completions", json={**body, "stream": True}):
+            wait_until(lambda: async_engine.stats().waiting == 1)
+            assert client.post("/v1/completions", json=body).status_code == 429
+        wait_until(lambda: async_engine.stats().waiting == 0)
+        running.join()
+        samples = read(client.get("/metrics").text)
+    async_engine.drain(1)
+    assert samples["vllm:admission_rejections_total"] == {("queue_full",): 1}
+    assert samples["eyas_aborted_requests_total"] == {("before_first_token",): 1, ("after_first_token",): 0}
+    assert samples["vllm:request_success_total"] == {("stop",): 0, ("length",): 1, ("abort",): 1, ("error",): 0}
+    assert samples["vllm:time_to_first_token_seconds_count"][()] == 1
+    assert samples["http_requests_total"]["/v1/completions", "POST", "4xx"] == 1
 
 
 def test_a_client_that_leaves_is_counted_with_its_first_token(shallow_target):

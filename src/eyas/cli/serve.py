@@ -47,6 +47,11 @@ def run_verb(parsed: argparse.Namespace) -> int:
         raise UsageError(f"--drain-s {parsed.drain_s} is out of range", "Use a number of seconds from 0 on")
     _check_threads(parsed.threads)
     sample_options, canary = _sample_options(parsed), _canary_options(parsed)
+    key, metrics_port = parsed.metrics_key, parsed.metrics_port
+    if metrics_port is not None:  # it is used only after the models are loaded
+        if metrics_port in (0, port):
+            raise UsageError(f"--metrics-port {metrics_port} is 0 or the same as --port", "Choose another port")
+        bind(host, metrics_port, "--metrics-port").close()
     with bind(host, port) as listener:
         name, thread = download_inputs(parsed, os.environ), EngineThread()
         target, draft = thread.call(lambda: load_pair(parsed))
@@ -59,7 +64,6 @@ def run_verb(parsed: argparse.Namespace) -> int:
         if canary is not None:
             thread.call(lambda: start_canary(engine, canary, _log_event))
         sampler = None if sample_options is None else _start_sampler(sample_options, engine, parsed)
-        key, metrics_port = parsed.metrics_key, parsed.metrics_port
         api = Api(engine, ApiOptions(name, keys, _log, vertex, not parsed.no_ui, sampler, key, metrics_port))
         if metrics_port is not None:
             _serve_metrics(api, host, metrics_port)
@@ -81,12 +85,14 @@ def run_verb(parsed: argparse.Namespace) -> int:
 
 
 def _serve_metrics(api: Api, host: str, port: int) -> None:
-    """Serves the metrics on a port of their own, in a thread. Raises UsageError if the port is in use."""
-    try:
-        start_http_server(port, host, api.metrics.registry)
-    except OSError as error:
-        problem = f"The metrics cannot be served at --metrics-port {port} ({error.strerror})"
-        raise UsageError(problem, "Choose another port") from None
+    """Serves the metrics on a port of their own, in a thread.
+
+    The format is always Prometheus' text format, because in OpenMetrics, which Prometheus asks for, prometheus_client
+    replaces the colons of the names.
+    """
+    server, _ = start_http_server(port, host, api.metrics.registry)
+    app = server.get_app()
+    server.set_app(lambda environ, start: app({**environ, "HTTP_ACCEPT": ""}, start))
 
 
 def download_inputs(parsed: argparse.Namespace, environment: Mapping[str, str]) -> str:
@@ -191,8 +197,6 @@ def _start_sampler(options: "SampleOptions", engine: AsyncEngine, parsed: argpar
 
 def _address(host: str | None, port: int | None, vertex: VertexConfig | None) -> tuple[str, int]:
     """Returns host and port: from the command line, else from Vertex AI's variables, else 127.0.0.1 and 8000."""
-    if port is not None and not 0 <= port <= 65535:
-        raise UsageError(f"--port {port} is out of range", "Use a number from 0 to 65535")
     if vertex is None:
         return host or "127.0.0.1", 8000 if port is None else port
     return host or "0.0.0.0", vertex.port if port is None else port

@@ -177,7 +177,7 @@ class Generation:
             needed = f"n={n} needs" if num_requests == n else f"{num_requests // n} prompts with n={n} need"
             limits = f"{slots + waiting} (--slots {slots} + --max-waiting {waiting})"
             text = f"{needed} {num_requests} sequences, but this server runs at most {limits}. Lower n."
-            raise bad_request(text, param="n")
+            raise bad_request(text, param="n", code="too_many_choices")
 
     def _on_tokens(self, index: int) -> Callable[[RequestOutput, int], None]:
         """Returns the on_tokens callback of one request. It runs on the engine's thread and copies the new tokens.

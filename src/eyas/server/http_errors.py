@@ -5,7 +5,7 @@ Every message says what is wrong and, where something helps, what to do. It neve
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -21,7 +21,6 @@ from eyas.server.openai_responses import ErrorBody, ErrorResponse
 
 MAX_VALUE_CHARS = 60  # a message quotes a wrong value up to this length
 INVALID_REQUEST = "invalid_request_error"
-UNSUPPORTED_VALUE = "unsupported_value"  # code of a 400 for a body that fits /openapi.json but not this server
 RETRY_AFTER_S = "1"  # a slot frees up within about the time of one response; clients back off further by themselves
 REQUIREMENTS = {
     # pydantic's error type -> what the value must be
@@ -72,7 +71,7 @@ class ApiError(HTTPException):
         return Response(content, self.status_code, self.headers, "application/json")
 
 
-def bad_request(message: str, *, param: str | None = None, code: str = UNSUPPORTED_VALUE) -> ApiError:
+def bad_request(message: str, *, param: str | None = None, code: str = "unsupported_value") -> ApiError:
     """Builds an error with status 400."""
     return ApiError(400, message, param=param, code=code)
 
@@ -103,19 +102,23 @@ def to_api_error(error: EyasError, param: str | None = None) -> ApiError:
     return bad_request(str(error), param=param)
 
 
-def to_validation_error(errors: Sequence[Mapping[str, Any]], body: Any, known: Iterable[str]) -> ApiError:
+def to_validation_error(
+    errors: Sequence[Mapping[str, Any]], body: Any, model: type[BaseModel], depth: int = 0
+) -> ApiError:
     """Converts the first of pydantic's validation errors to an error response.
 
     Args:
         errors: pydantic's errors. Requirement: each location starts with "body".
         body: the JSON value that the client sent.
-        known: the names of the top-level parameters, to suggest one for a wrong name.
+        model: the model of the body, to suggest the nearest known name for a wrong one.
+        depth: the number of parts of a path that lead to the model, if it is only a part of the body.
     """
     paths = [_parameter_path(error, body) for error in errors]
     first, path = errors[0], paths[0]
     param = ".".join(path) or None
     if first["type"] == "extra_forbidden":
-        return _unknown_parameter(path, known)
+        schema = model.model_json_schema()
+        return _unknown_parameter(path, _known_names(schema, path[depth:-1], schema.get("$defs", {})))
     if first["type"] == "missing":
         text = "The request body is empty. Send a JSON object."
         if param:
@@ -139,8 +142,8 @@ def install_error_handlers(app: FastAPI, request_models: Mapping[str, type[BaseM
 
     async def on_validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        fields = request_models[request.url.path].model_fields
-        return to_validation_error(error.errors(), error.body, fields).response()
+        model = request_models[request.url.path]
+        return to_validation_error(error.errors(), error.body, model).response()
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -166,11 +169,26 @@ def _framework_error(request: Request, error: HTTPException) -> ApiError:
     return ApiError(status, text, kind=kind, code=code, headers=error.headers)
 
 
-def _unknown_parameter(path: Sequence[str], known: Iterable[str]) -> ApiError:
+def _unknown_parameter(path: Sequence[str], known: set[str]) -> ApiError:
     param = ".".join(path)
-    near = difflib.get_close_matches(param, list(known), n=1)
+    near = difflib.get_close_matches(path[-1], sorted(known), n=1)
     fix = f"Did you mean {near[0]}?" if near else "GET /openapi.json lists all parameters."
     return bad_request(f"Unknown parameter {_format_value(param)}. {fix}", param=param, code="unknown_parameter")
+
+
+def _known_names(schema: Mapping[str, Any], path: Sequence[str], definitions: Mapping[str, Any]) -> set[str]:
+    """Returns the keys that the object at a path may have, in all alternatives of a schema.
+
+    Args:
+        schema: the schema of the value where the path starts.
+        path: keys of objects and indices of lists, such as ("messages", "0").
+        definitions: the schemas that `$ref` names.
+    """
+    schema = definitions.get(schema.get("$ref", "").rpartition("/")[2], schema)
+    inner, parts = schema.get("properties", {}), (*schema.get("anyOf", ()), *schema.get("oneOf", ()))
+    nested = inner.get(path[0], schema.get("items", {})) if path else {}
+    names = _known_names(nested, path[1:], definitions) if path else set(inner)
+    return names.union(*(_known_names(part, path, definitions) for part in parts))
 
 
 def _parameter_path(error: Mapping[str, Any], body: Any) -> tuple[str, ...]:

@@ -23,7 +23,8 @@ from eyas.server.request_metrics import RequestMetrics, build_histogram
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FINISH_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}  # eyas's -> vLLM's
 MIN_PERIOD_S = 1.0  # of the throughput
-# Metric -> its other names: old ones of vLLM, and those of SGLang.
+# Metric -> its other names: old ones of vLLM, and those of SGLang. A counter's own name is that name without `_total`,
+# which vLLM's k8s dashboard asks for.
 ALIASES = {
     "vllm:kv_cache_usage_perc": ("vllm:gpu_cache_usage_perc", "sglang:token_usage"),
     "vllm:inter_token_latency_seconds": ("vllm:time_per_output_token_seconds", "sglang:inter_token_latency_seconds"),
@@ -33,7 +34,8 @@ ALIASES = {
     "vllm:num_requests_waiting": ("sglang:num_queue_reqs",),
     "vllm:prompt_tokens": ("sglang:prompt_tokens",),
     "vllm:generation_tokens": ("sglang:generation_tokens",),
-    "vllm:prefix_cache_hits": ("vllm:prompt_tokens_cached", "sglang:cached_tokens"),
+    "vllm:prefix_cache_hits": ("vllm:prompt_tokens_cached", "sglang:cached_tokens", "vllm:prefix_cache_hits"),
+    "vllm:prefix_cache_queries": ("vllm:prefix_cache_queries",),
 }
 
 Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
@@ -128,10 +130,10 @@ def _without_created(metric: Metric) -> list[Sample]:
 
 
 def _renamed(metric: Metric, name: str) -> Metric:
-    """Returns a copy of a metric with another name."""
-    copy = Metric(name, f"The same as {metric.name}.", metric.type)
-    start = len(metric.name)
-    copy.samples = [sample._replace(name=name + sample.name[start:]) for sample in metric.samples]
+    """Returns a copy of a metric with another name. A counter with its own name loses `_total`."""
+    is_bare, start = name == metric.name, len(metric.name)
+    copy = Metric(name, f"The same as {metric.name}{'_total' * is_bare}.", "gauge" if is_bare else metric.type)
+    copy.samples = [sample._replace(name=name + sample.name[start:] * (not is_bare)) for sample in metric.samples]
     return copy
 
 

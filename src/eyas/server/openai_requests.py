@@ -33,11 +33,13 @@ class StreamOptions(StrictModel):
     Attributes:
         include_usage: Sends a last chunk with the token counts.
         continuous_usage_stats: Adds the token counts so far to every chunk (a parameter of vLLM).
+        include_obfuscation: Ignored.
         include_rounds: Sends a chunk for every round, with its draft tree and the accepted nodes (only in eyas).
     """
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
     include_rounds: bool | None = None
 
 
@@ -107,6 +109,10 @@ GRAMMAR_PARAMETERS: dict[str, dict[str, Any]] = {  # parameter -> schema of the 
 GENERATION_RULES = (
     any_of(null("stream_options"), given("stream", {"const": True})),
     at_most_one(GRAMMAR_PARAMETERS),
+    any_of(
+        {"properties": GRAMMAR_PARAMETERS},
+        {"properties": {"ignore_eos": {"enum": [False, None]}, "min_tokens": {"enum": [0, None]}}},
+    ),
 )
 
 
@@ -133,7 +139,7 @@ class GenerationRequest(IgnoredParameters):
     seed: Annotated[int, WHOLE] | None = Field(None, description="Any integer, modulo 2**62. Choice i uses seed + i.")
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES, description="Choices for each prompt."), WHOLE] | None = None
     max_tokens: NumTokens | None = Field(None, description="0: no output, only the usage of the prompt.")
-    min_tokens: NumTokens | None = Field(None, description="No end of turn and no stop token before.")
+    min_tokens: NumTokens | None = Field(None, description="No end of turn and no stop token before; max_tokens wins.")
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
         None, description=f"At most {MAX_STOP_STRINGS} texts. The output is cut before the first of them."
     )
@@ -184,10 +190,16 @@ class ChatRequest(GenerationRequest):
     model_config = rules(
         *GENERATION_RULES,
         any_of({"properties": {"tool_choice": {"enum": ["none", None]}}}, given("tools", SOME)),
+        any_of(
+            {"properties": {"tools": {"enum": [[], None]}}},
+            given("tool_choice", {"const": "none"}),
+            {"properties": {"guided_regex": {"type": "null"}, "structured_outputs": null("regex")}},
+        ),
+        any_of(null("top_logprobs"), given("logprobs", {"const": True})),
     )
 
     messages: Messages
-    max_completion_tokens: NumTokens | None = Field(None, description="Alias of max_tokens.")
+    max_completion_tokens: NumTokens | None = Field(None, description="As max_tokens; it wins.")
     logprobs: bool | None = None
     top_logprobs: NumLogprobs | None = Field(None, description="Needs logprobs.")
     tools: list[Tool] | None = Field(None, description="Functions that the model may call.")
@@ -212,13 +224,6 @@ class ChatRequest(GenerationRequest):
             check_tool_choice(chosen_names(value) or (), [tool.function.name for tool in info.data.get("tools") or ()])
         return value
 
-    @field_validator("max_completion_tokens")
-    @classmethod
-    def _equals_max_tokens(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and info.data.get("max_tokens") not in (None, value):
-            raise ValueError("max_completion_tokens and max_tokens differ. Remove max_tokens.")
-        return value
-
 
 Prompt = Annotated[str, Field(min_length=1)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
@@ -228,6 +233,8 @@ IdPrompts = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES
 
 class CompletionRequest(GenerationRequest):
     """The body of a request to POST /v1/completions."""
+
+    model_config = rules(*GENERATION_RULES, any_of({"properties": {"echo": {"enum": [False, None]}}}, null("logprobs")))
 
     prompt: Annotated[Prompt | Prompts | TokenIds | IdPrompts, Field(description="Texts, or lists of token ids.")]
     logprobs: NumLogprobs | None = None

@@ -20,7 +20,7 @@ from eyas.model.target import Target
 from eyas.server import openai_requests
 from eyas.server.http_errors import ApiError, bad_request, to_api_error
 from eyas.server.openai_messages import AssistantMessage, ChatMessage, Tool, ToolCall, ToolMessage, content_text
-from eyas.server.openai_requests import ChatRequest, CompletionRequest, GenerationRequest
+from eyas.server.openai_requests import MAX_CHOICES, ChatRequest, CompletionRequest, GenerationRequest
 from eyas.server.tool_use import ToolUse, find_tool_use, no_tools
 from eyas.tree.sampling import SamplingParams
 
@@ -64,9 +64,9 @@ class RequestParser:
             assert isinstance(body, CompletionRequest), type(body)
             param, prompts = "prompt", self._encode_prompts(body)
         n = body.n or 1
-        if len(prompts) * n > openai_requests.MAX_CHOICES:
+        if len(prompts) * n > MAX_CHOICES:
             text = f"{len(prompts)} prompts with n={n} need {len(prompts) * n} outputs, but one call may have "
-            raise bad_request(f"{text}{openai_requests.MAX_CHOICES}. Send several calls.", param="n")
+            raise bad_request(f"{text}{MAX_CHOICES}. Send several calls.", param="n", code="too_many_choices")
         limit, logprobs = _output_limit(body), _num_logprobs(body)
         limits = [self._max_tokens(prompt, param, limit) for prompt in prompts]
         sampling, stop = self._sampling(body), self._stop(body)
@@ -213,7 +213,7 @@ class RequestParser:
             assert regex is not None, names
             return Grammar.regex(self._vocab, regex, around)
         except EyasError as error:
-            raise to_api_error(error, param) from None
+            raise bad_request(str(error), param=param, code="invalid_grammar") from None
 
     def _tool_grammar(self, tool_use: ToolUse, content: dict[str, Any] | None, around: str | None) -> Grammar:
         rules = tool_use.rules(None if tool_use.choice != "auto" else content)
@@ -255,7 +255,7 @@ class RequestParser:
         try:
             return Infill(self.target.tokenizer)
         except EyasError as error:
-            raise to_api_error(error, "suffix") from None
+            raise bad_request(str(error), param="suffix", code="suffix_not_supported") from None
 
     @cached_property
     def _vocab(self) -> GrammarVocab:
@@ -276,9 +276,9 @@ class RequestParser:
 
     def _check_token_ids(self, ids: Iterable[int], param: str) -> None:
         size = self.target.info.vocab_size
-        invalid = next((token for token in ids if token >= size), None)
-        if invalid is not None:
-            raise bad_request(f"{param} has the token id {invalid}, but the ids end at {size - 1}.", param=param)
+        if invalid := next((token for token in ids if token >= size), None):
+            text = f"{param} has the token id {invalid}, but the ids end at {size - 1}."
+            raise bad_request(text, param=param, code="unknown_token_id")
 
 
 def _check_exclusive(names: list[str], body: GenerationRequest) -> None:
@@ -290,15 +290,12 @@ def _check_exclusive(names: list[str], body: GenerationRequest) -> None:
 
 
 def _output_limit(body: GenerationRequest) -> int | None:
-    """Returns the maximum number of output tokens; None for as many as the context allows. Raises ApiError."""
+    """Returns the maximum number of output tokens; None for as many as the context allows."""
     limit = body.max_tokens
     if isinstance(body, ChatRequest):
         limit = limit if body.max_completion_tokens is None else body.max_completion_tokens
     elif limit is None:
         limit = DEFAULT_COMPLETION_TOKENS
-    if limit is not None and (body.min_tokens or 0) > limit:
-        text = f"min_tokens is {body.min_tokens}, more than max_tokens, which is {limit}. Lower min_tokens."
-        raise bad_request(text, param="min_tokens")
     return limit
 
 

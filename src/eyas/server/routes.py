@@ -54,7 +54,8 @@ COMMON_ERRORS = _describe_errors({401: "No valid API key.", 500: "The server fai
 BODY_ERRORS = COMMON_ERRORS | _describe_errors(
     {
         400: "A wrong parameter. The message says what to do. Codes for a body that fits its schema: "
-        "context_length_exceeded, tools_not_supported, unsupported_value. They depend on the served model.",
+        "context_length_exceeded, tools_not_supported, too_many_choices, unknown_token_id, suffix_not_supported, "
+        "invalid_grammar. They depend on the served model and on the size of the server.",
         404: "Another model than the served one.",
         413: "The body is too large.",
         415: "The content type is not JSON.",
@@ -96,7 +97,7 @@ class ApiOptions:
     has_ui         serve the chat page at /ui
     observer       receives every finished output
     metrics_key    the key of /metrics; None: it needs none
-    metrics_port   the port on which /metrics is served without a key; then it needs an API key here
+    metrics_port   the port on which /metrics is served without a key; here it needs one of api_keys then
     """
 
     served_name: str

@@ -66,8 +66,19 @@ class TimedProtocol(H11Protocol):
             self._timer = None
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Binds a socket, which does not listen yet. Raises UsageError if the port is in use or the host is not local."""
+def bind(host: str, port: int, option: str = "--port") -> socket.socket:
+    """Binds a socket, which does not listen yet.
+
+    Args:
+        host: the name or address of this machine.
+        port: the port; 0 for any free one.
+        option: the option that sets the port, for the error message.
+
+    Raises:
+        UsageError: the port is out of range or in use, or the host is not local.
+    """
+    if not 0 <= port <= 65535:
+        raise UsageError(f"{option} {port} is out of range", "Use a number from 0 to 65535")
     with contextlib.ExitStack() as on_failure:
         try:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -76,8 +87,8 @@ def bind(host: str, port: int) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
         except OSError as error:
-            problem = f"The server cannot listen at --host {host} --port {port} ({error.strerror})"
-            raise UsageError(problem, "Choose another port, or --port 0 for any free one") from None
+            problem = f"The server cannot listen at --host {host} {option} {port} ({error.strerror})"
+            raise UsageError(problem, "Choose another port") from None
         on_failure.pop_all()
     return listener
 

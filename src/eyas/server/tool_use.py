@@ -55,7 +55,7 @@ class ToolUse:
         if self.family.call is None:
             text = f"This server cannot enforce calls in the form of this model ({self.family.name}). "
             fix = "Use tool_choice auto, and tools without strict."
-            raise bad_request(text + fix, param="tool_choice" if must_call else "tools")
+            raise bad_request(text + fix, param="tool_choice" if must_call else "tools", code="tools_not_supported")
         return CallRules(self.definitions, must_call, self.choice == "named" or not self.is_parallel, content)
 
 

@@ -102,4 +102,4 @@ def _validate(kind: type[Model], raw: dict[str, Any], path: tuple[str | int, ...
         for part in reversed(path):  # errors are located in the whole body
             whole = {part: whole} if isinstance(part, str) else [None] * part + [whole]
         errors = [{**entry, "loc": ("body", *path, *entry["loc"])} for entry in error.errors(include_url=False)]
-        raise to_validation_error(errors, whole, kind.model_fields) from None
+        raise to_validation_error(errors, whole, kind, len(path)) from None
