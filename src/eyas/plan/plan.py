@@ -78,6 +78,14 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Returns the object of `eyas plan --json`. Money is in the currency of the prices; None: unknown."""
         info, recipe, features = self.target.info, self.run.recipe, None
+        active, parameters = self.target.active_parameters, info.num_parameters
+        target = {
+            "name": info.name,
+            "dtype": recipe.target.dtype,
+            "parameters": parameters,
+            "active_parameters": active,
+        }
+        head = {"parameters": self.head_parameters, "share_of_target": self.head_parameters / parameters}
         if self.options is not None:
             chosen = "on_the_fly" if recipe.capture.online else "stored"
             features = dataclasses.asdict(self.options) | {"cheaper": self.options.cheaper, "chosen": chosen}
@@ -85,17 +93,8 @@ class Plan:
             "schema": SCHEMA,
             "recipe": recipe.name,
             "hardware": recipe.plan.hardware,
-            "target": {
-                "name": info.name,
-                "dtype": recipe.target.dtype,
-                "parameters": info.num_parameters,
-                "active_parameters": self.target.active_parameters,
-            },
-            "head": {
-                "parameters": self.head_parameters,
-                "share_of_target": self.head_parameters / info.num_parameters,
-                "share_of_active": self.head_parameters / self.target.active_parameters,
-            },
+            "target": target,
+            "head": {**head, "share_of_active": self.head_parameters / active},
             "amounts": dataclasses.asdict(self.amounts) | {"feature_bytes": self.feature_bytes},
             "rates": dataclasses.asdict(self.rates),
             "prices": dataclasses.asdict(self.prices),
