@@ -36,6 +36,8 @@ class VertexJobsConfig:
         spot: Uses spot machines for all stages but `respond`. A stage continues after its machine was stopped.
         disk_gb: The disk of a machine in gigabytes.
         timeout_s: The time limit of a job, in seconds.
+        secrets: Secrets of Secret Manager that each job reads when it starts, as VARIABLE=NAME, such as
+            HF_TOKEN=hub-token. The service account needs roles/secretmanager.secretAccessor.
     """
 
     machine_type: str = "a3-highgpu-1g"
@@ -46,12 +48,17 @@ class VertexJobsConfig:
     spot: bool = False
     disk_gb: int = 500
     timeout_s: int = 604800
+    secrets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises UsageError for a value out of range."""
-        require_range("deploy.vertex.jobs.accelerator_count", self.accelerator_count, 0)
+        table = "deploy.vertex.jobs"
+        require_range(f"{table}.accelerator_count", self.accelerator_count, 0)
         for key in ("train_machines", "disk_gb", "timeout_s"):
-            require_range(f"deploy.vertex.jobs.{key}", getattr(self, key), 1)
+            require_range(f"{table}.{key}", getattr(self, key), 1)
+        for text in self.secrets:
+            is_secret = re.fullmatch(r"[A-Z][A-Z0-9_]*=[-\w]+", text)
+            _require(is_secret, f"{table}.secrets has {text[:40]!r}", "Write VARIABLE=NAME, never the value")
 
 
 @dataclass(frozen=True)

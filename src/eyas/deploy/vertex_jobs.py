@@ -7,6 +7,9 @@
 Vertex AI mounts buckets below /gcs in every container of a job, so the run directory is a path there. Features go to
 the bucket by their URL. A caller cannot choose the id of a CustomJob. It is found by its display name, which contains a
 digest of the request, so the same command continues: it skips jobs that succeeded and watches one that runs.
+
+A container gets the names of deploy.vertex.jobs.secrets, and eyas reads their values there when it starts. `respond`
+gets the access token of a Vertex AI endpoint from the service account of the job (`base.google_auth`).
 """
 
 import time
@@ -16,6 +19,7 @@ from typing import Any
 
 from eyas.base.errors import StageError, UsageError
 from eyas.base.fetch import fetch
+from eyas.base.google_auth import SECRETS_VARIABLE
 from eyas.base.provenance import digest_json, has_provenance
 from eyas.base.storage import StoragePath
 from eyas.deploy.config import NAME, NAME_RULE, VertexConfig
@@ -76,10 +80,12 @@ def _build_spec(config: VertexConfig, stages: DataStages, stage: str, run_url: s
     if num_gpus:
         machine |= {"acceleratorType": jobs.accelerator_type, "acceleratorCount": num_gpus}
     out = to_mounted_path(run_url)
+    secrets = [word.replace("=", f"=projects/{config.project}/secrets/") + "/versions/latest" for word in jobs.secrets]
+    variables = {**CACHES, SECRETS_VARIABLE: " ".join(secrets)} if secrets else CACHES
     container = {
         "imageUri": stages.image,
         **stage_command(stage, f"{out}/{recipe_file(stages)}", out, num_gpus, num_machines),
-        "env": [{"name": name, "value": value} for name, value in CACHES.items()],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
     }
     disk = {"bootDiskType": "pd-ssd", "bootDiskSizeGb": jobs.disk_gb}
     pool = {"machineSpec": machine, "diskSpec": disk, "containerSpec": container}
