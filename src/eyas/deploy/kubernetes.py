@@ -82,6 +82,8 @@ def _deployment_spec(config: KubernetesConfig, launch: Launch) -> Json:
     environment = {**launch.environment, "AIP_HTTP_PORT": str(PORT), "AIP_HEALTH_ROUTE": launch.health_route}
     if launch.engine != "eyas":  # deploy/gate.py reads it
         environment["EYAS_DRAIN_S"] = str(config.drain_s)
+        if config.metrics_key is not None:
+            environment["EYAS_METRICS_KEY_ENV"] = config.metrics_key
     if launch.artifacts:
         environment["AIP_STORAGE_URI"] = launch.artifact_uri
     probe = http_probe({"path": launch.health_route, "port": "http"})
