@@ -9,6 +9,7 @@
 #   EYAS_SPECULATION   DEPTH,TOP_K,NODES as `eyas tune` prints them; "off": no speculation (default 3,1,4)
 #   EYAS_SERVED_NAME   the model's name for clients (default: EYAS_TARGET)
 #   EYAS_DRAIN_S       seconds in which running answers may finish after SIGTERM (default 30, see gate.py)
+#   EYAS_METRICS_KEY_ENV   the variable that holds the Bearer token of /metrics (see gate.py)
 
 # fail PROBLEM FIX: both are sentences without the final full stop.
 fail() {

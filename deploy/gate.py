@@ -12,15 +12,18 @@ request, so that a second request cannot be smuggled in behind the first.
 After SIGTERM new requests get 503, and running ones may finish for EYAS_DRAIN_S seconds (default 30). Then the engine
 gets SIGTERM: SGLang and vLLM would otherwise end the answers that they are writing.
 
-Environment: EYAS_INNER_PORT, AIP_HTTP_PORT, AIP_HEALTH_ROUTE, AIP_PREDICT_ROUTE, EYAS_DRAIN_S, and EYAS_PREDICT_AS (the
-engine's path for the predict route). The entrypoints beside this file call it. It imports only the standard library,
+Environment: EYAS_INNER_PORT, AIP_HTTP_PORT, AIP_HEALTH_ROUTE, AIP_PREDICT_ROUTE, EYAS_DRAIN_S, EYAS_PREDICT_AS (the
+engine's path for the predict route), and EYAS_METRICS_KEY_ENV (the variable that holds the Bearer token of /metrics; by
+default /metrics needs none). The entrypoints beside this file call it. It imports only the standard library,
 because it runs in the engine's image.
 """
 
 import asyncio
 import contextlib
+import hmac
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -32,11 +35,15 @@ MAX_BODY_BYTES = 10 * 2**20  # the limit of a dedicated endpoint of Vertex AI
 READ_TIMEOUT_S, CONNECT_TIMEOUT_S, EXIT_TIMEOUT_S, DRAIN_S = 60.0, 5.0, 10.0, 30.0
 ALLOWED = {
     ("GET", "/health"): "/health",
+    ("HEAD", "/health"): "/health",
     ("GET", "/metrics"): "/metrics",
     ("GET", "/v1/models"): "/v1/models",
     ("POST", "/v1/chat/completions"): "/v1/chat/completions",
     ("POST", "/v1/completions"): "/v1/completions",
+    ("POST", "/v1/responses"): "/v1/responses",
 }
+# The name of a model may have slashes. No segment starts with a dot, so no path leads out of /v1/models.
+MODEL_PATH = re.compile(r"/v1/models(/[A-Za-z0-9_][A-Za-z0-9_.:-]*)+")
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "te", "trailer", "expect"}
 HOP_BY_HOP |= {"proxy-connection", "host"}
 CONNECTION = (b"connection:", b"keep-alive:")
@@ -65,12 +72,25 @@ def build_routes(environment: Mapping[str, str]) -> dict[tuple[str, str], str]:
     """Returns the engine's path for each allowed (method, path), with the routes that Vertex AI sets."""
     routes = dict(ALLOWED)
     if route := environment.get("AIP_HEALTH_ROUTE"):
-        routes["GET", route] = "/health"
+        routes["GET", route] = routes["HEAD", route] = "/health"
     if route := environment.get("AIP_PREDICT_ROUTE"):
         routes["POST", route] = environment.get("EYAS_PREDICT_AS") or ALLOWED.get(
             ("POST", route), "/v1/chat/completions"
         )
     return routes
+
+
+def read_metrics_key(environment: Mapping[str, str]) -> str | None:
+    """Returns the Bearer token of /metrics; None if it needs none. Ends the process if the token is missing."""
+    variable = environment.get("EYAS_METRICS_KEY_ENV")
+    if not variable:
+        return None
+    key = environment.get(variable, "").strip()
+    if not key:
+        fix = f"Add {variable} to the Secret of the container, or unset EYAS_METRICS_KEY_ENV"
+        print(f"eyas: error: The variable {variable} with the key of /metrics is not set. {fix}.", file=sys.stderr)
+        sys.exit(2)
+    return key
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
@@ -134,10 +154,11 @@ def _require_body_size(size: int) -> None:
 class Gate:
     """The server of the container's port. It holds the allowed routes and the port of the engine."""
 
-    def __init__(self, routes: Mapping[tuple[str, str], str], inner_port: int) -> None:
-        """Takes the routes of `build_routes` and the port of the engine."""
+    def __init__(self, routes: Mapping[tuple[str, str], str], inner_port: int, metrics_key: str | None = None) -> None:
+        """Takes the routes of `build_routes`, the port of the engine, and the key of /metrics."""
         self.routes = routes
         self.inner_port = inner_port
+        self.metrics_key = metrics_key
         self.is_draining = False
         self.running: set[asyncio.Task[None]] = set()
 
@@ -163,22 +184,28 @@ class Gate:
 
     async def _forward(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path, mark, query = request.target.partition("?")
-        inner = self.routes.get((request.method, path))
+        is_model = request.method == "GET" and MODEL_PATH.fullmatch(path)
+        inner = path if is_model else self.routes.get((request.method, path))
         if inner is None:
             allowed = ", ".join(sorted({f"{method} {route}" for method, route in self.routes}))
             raise RequestError(404, f"This server does not offer {request.method} {path[:80]}. It offers {allowed}.")
+        if inner == "/metrics" and not self._has_metrics_key(request):
+            raise RequestError(401, "The Bearer token of /metrics is missing or wrong. Send the metrics key.")
         try:
             opening = asyncio.open_connection("127.0.0.1", self.inner_port)
             engine_reader, engine_writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
         except (OSError, TimeoutError):
             raise RequestError(503, "The engine is still loading. Retry later.") from None
         headers = [f"{name}: {value}" for name, value in request.headers if name.lower() not in HOP_BY_HOP]
-        lines = [f"{request.method} {inner}{mark}{query} HTTP/1.1", f"Host: 127.0.0.1:{self.inner_port}", *headers]
+        # The engines answer GET only. For HEAD the body is left out.
+        is_head = request.method == "HEAD"
+        method = "GET" if is_head else request.method
+        lines = [f"{method} {inner}{mark}{query} HTTP/1.1", f"Host: 127.0.0.1:{self.inner_port}", *headers]
         lines += ["Connection: close", f"Content-Length: {len(request.body)}"]
         try:
             engine_writer.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + request.body)
             await engine_writer.drain()
-            answer = asyncio.ensure_future(_copy_answer(engine_reader, writer))
+            answer = asyncio.ensure_future(_copy_answer(engine_reader, writer, is_head))
             disconnect = asyncio.ensure_future(_wait_for_disconnect(reader))
             await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             for task in (answer, disconnect):
@@ -187,9 +214,14 @@ class Gate:
         finally:
             engine_writer.close()  # after a disconnect of the client the engine sees one, too, and stops
 
+    def _has_metrics_key(self, request: Request) -> bool:
+        given = [value for name, value in request.headers if name.lower() == "authorization"]
+        expected = f"Bearer {self.metrics_key}".encode()
+        return self.metrics_key is None or any(hmac.compare_digest(value.encode(), expected) for value in given)
 
-async def _copy_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copies the engine's answer as it arrives, with `Connection: close` in its headers."""
+
+async def _copy_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_head: bool) -> None:
+    """Copies the engine's answer as it arrives, with `Connection: close` in its headers. is_head: without its body."""
     with contextlib.suppress(ConnectionError):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -199,7 +231,7 @@ async def _copy_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
             return
         lines = [line for line in head[:-4].split(b"\r\n") if not line.lower().startswith(CONNECTION)]
         writer.write(b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n")
-        while data := await reader.read(64 * 1024):
+        while not is_head and (data := await reader.read(64 * 1024)):
             writer.write(data)
             await writer.drain()
 
@@ -220,7 +252,7 @@ def _build_reply(status: int, message: str) -> bytes:
 async def run(command: list[str], environment: Mapping[str, str]) -> int:
     """Starts the engine and the proxy and returns the engine's exit code. After SIGTERM, requests may finish first."""
     port, inner_port = (int(environment[name]) for name in ("AIP_HTTP_PORT", "EYAS_INNER_PORT"))
-    gate = Gate(build_routes(environment), inner_port)
+    gate = Gate(build_routes(environment), inner_port, read_metrics_key(environment))
     server = await asyncio.start_server(gate.handle, "0.0.0.0", port, limit=MAX_HEAD_BYTES)
     # The engine gets no AIP_ variables: SGLang would register its own route under one of these names.
     engine_environment = {name: value for name, value in environment.items() if not name.startswith("AIP_")}

@@ -142,6 +142,9 @@ def test_an_allowed_request_reaches_the_engine_unchanged(running):
             ("GET", "/v1/models?x=1", "/v1/models?x=1"),
             ("POST", "/v1/chat/completions", "/v1/chat/completions"),
             ("POST", "/v1/completions", "/v1/completions"),
+            ("POST", "/v1/responses", "/v1/responses"),
+            ("GET", "/v1/models/scout", "/v1/models/scout"),
+            ("GET", "/v1/models/meta-llama/Llama-3.1-8B", "/v1/models/meta-llama/Llama-3.1-8B"),
             ("GET", "/v1/endpoints/7", "/health"),
             ("POST", "/v1/endpoints/7:predict", "/v1/chat/completions"),
         ):
@@ -149,6 +152,31 @@ def test_an_allowed_request_reaches_the_engine_unchanged(running):
             told = http.request(method, path, content=content, headers={"Authorization": "Bearer k"}).json()
             assert (told["method"], told["path"], told["body"].encode()) == (method, inner, content)
             assert told["headers"]["Authorization"] == "Bearer k"
+
+
+def test_head_asks_the_engine_and_has_no_body(running):
+    for path in ("/health", "/v1/endpoints/7"):
+        answer = raw(running.url, f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 "), "engines reject HEAD, so the gate asks them with GET"
+        assert body == b""
+
+
+def test_metrics_can_need_a_key(start, tmp_path):
+    keys = {"EYAS_METRICS_KEY_ENV": "SCRAPE_KEY", **LOCAL}
+    with start("sglang", SCRAPE_KEY="k-1", **keys).client() as http:
+        for headers in (
+            {},
+            {"Authorization": "Bearer k-2"},
+            {"Authorization": "k-1"},
+            {"Authorization": b"Bearer \xe4"},
+        ):
+            assert http.get("/metrics", headers=headers).status_code == 401
+        told = http.get("/metrics", headers={"Authorization": "Bearer k-1"})
+        assert (told.status_code, told.json()["path"]) == (200, "/metrics")
+        assert http.get("/health").status_code == 200
+    message = Container.of("vllm", tmp_path / "without").refused(**keys)
+    assert "The variable SCRAPE_KEY with the key of /metrics is not set. Add SCRAPE_KEY to the Secret" in message
 
 
 ADMIN = [
@@ -169,6 +197,8 @@ TRICKS = [
     "/%66lush_cache",
     "/health",
 ]
+MODEL_TRICKS = ["/v1/models/", "/v1/models/../flush_cache", "/v1/models/a/../x", "/v1/models/a%2Fb", "/v1/models//x"]
+MODEL_TRICKS += ["/v1/responses/7", "/v1/models/a;b", "/v1/models/.."]
 
 
 def raw(url: str, text: bytes) -> bytes:
@@ -183,7 +213,11 @@ def raw(url: str, text: bytes) -> bytes:
 
 
 def test_every_other_route_is_answered_404(running):
-    for method, paths in (("POST", ADMIN + TRICKS), ("GET", ADMIN), ("DELETE", ["/v1/models"])):
+    for method, paths in (
+        ("POST", ADMIN + TRICKS),
+        ("GET", ADMIN + MODEL_TRICKS),
+        ("DELETE", ["/v1/models", "/v1/models/a"]),
+    ):
         for path in paths:
             answer = raw(running.url, f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
             assert answer.startswith(b"HTTP/1.1 404 "), (method, path, answer)

@@ -240,6 +240,9 @@ def test_a_key_of_the_metrics_reaches_engine_and_scraper(head):
     (container,) = pods_of(objects)["serving/deployment.yaml"]["containers"]
     assert "--metrics-key=$(METRICS_KEY)" in container["args"]
     assert container["envFrom"][0]["secretRef"]["name"] == secret["name"]
+    for engine in ("sglang", "vllm"):  # the gate in front of them checks it
+        (gated,) = pods_of(every(head, config, engine=engine))["serving/deployment.yaml"]["containers"]
+        assert {"name": "EYAS_METRICS_KEY_ENV", "value": "METRICS_KEY"} in gated["env"]
     other = every(head, dataclasses.replace(config, monitoring="operator"), engine="eyas")
     assert "serving/podmonitoring.yaml" not in other
     monitor = other["serving/servicemonitor.yaml"]

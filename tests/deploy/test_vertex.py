@@ -255,6 +255,22 @@ def test_a_local_target_is_uploaded_with_the_head(head, config, api, bucket, tmp
     assert resources["autoscalingMetricSpecs"] == [metric]
 
 
+def test_eyas_serves_on_one_gpu(head, config, api, bucket):
+    eyas = launch(head, engine="eyas", image="r/eyas-gpu:1")
+    apply(config, eyas)
+    spec = api.body("models:upload")["model"]["containerSpec"]
+    assert spec["args"] == [
+        "serve", "--device", "cuda", "--no-compile", "--served-name", "scout", "--target", "org/model",
+    ]  # fmt: skip
+    assert (spec["healthRoute"], spec["predictRoute"]) == ("/health", "/predict")
+    resources = build_requests(config, eyas)[DEPLOYMENT]["deployedModel"]["dedicatedResources"]
+    gpu = {"machineType": "g2-standard-12", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
+    assert resources["machineSpec"] == gpu
+    assert resources["autoscalingMetricSpecs"][0]["metricName"].endswith("vertex_vllm_num_requests_waiting")
+    with pytest.raises(UsageError, match=r"deploy\.vertex\.accelerator_count is 2, but eyas serves on one GPU"):
+        build_requests(dataclasses.replace(config, accelerator_count=2), eyas)
+
+
 def test_status_at_each_stage_and_deletion(head, config, api, bucket):
     what = launch(head)
 

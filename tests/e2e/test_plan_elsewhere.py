@@ -51,6 +51,74 @@ def test_llama3_8b(capsys, tmp_path):
     assert plan["expected_acceptance_length"] == {"low": 2.8, "high": 3.0, "inside": True}
 
 
+JOBS = ["price_per_hour=11", "spot=true", "spot_price_per_hour=4", "cpu_price_per_hour=0.5", "train_machines=2"]
+
+
+def test_jobs_on_vertex_cost_what_their_machines_cost(capsys, tmp_path):
+    """The hours of test_llama3_8b, on the machines of the jobs: 4 that read and 2 that train, both spot."""
+    keys = [f"deploy.vertex.jobs.{key}" for key in JOBS] + ["capture.world=4"]
+    plan = planned(capsys, RECIPES / "llama3-8b.toml", *keys, "--out", tmp_path / "out")
+    stages = {stage["stage"]: stage for stage in plan["stages"]}
+    hours = [stages[name]["hours"] for name in ("respond", "capture", "train")]
+    assert hours == pytest.approx([8.0, 6.1728 / 4, 21.806 / 2], rel=0.001)
+    # The server of `respond` costs 10.6 an hour, beside a machine without a GPU. More machines take fewer hours.
+    money = [stages[name]["money"] for name in ("respond", "capture", "train")]
+    assert money == pytest.approx([8.0 * (10.6 + 0.5), 6.1728 * 4, 21.806 * 4], rel=0.001)
+    assert plan["money"] == pytest.approx(sum(money) + 177.09, rel=0.001)
+    assert plan["features"]["stored"]["money"] == pytest.approx((6.1728 + 21.806) * 4 + 177.09, rel=0.001)
+    assert stages["train"]["machines"] == "2 x a3-highgpu-1g, spot"
+    assert stages["respond"]["machines"] == "1 x n2-standard-8"
+    assert (stages["eval"]["money"], stages["prompts"]["money"]) == (None, 0.0)
+    assert main(["plan", str(RECIPES / "llama3-8b.toml"), *keys, "--out", str(tmp_path / "out")]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"\ncapture .* 1\.54 h +24\.69  4 x a3-highgpu-1g, spot\n", text)
+    assert re.search(r"\ntotal +20\.45 h +377\.\d\d, storage included\n", text)
+
+
+CLOUD = """
+[deploy]
+storage = "gs://my-bucket/eyas"
+[deploy.vertex]
+project = "my-project"
+[plan]
+hardware = "a3-highgpu-1g"
+capture_tps = 1.0
+train_tps = 1.0
+conversations = 1
+prompt_tokens = 1
+answer_tokens = 1
+"""
+
+
+def test_the_machines_of_the_plan_are_those_of_the_jobs(tmp_path):
+    """Compares plan and CustomJobs, where `respond` has a server and where it loads the target."""
+    from eyas.cli.deploy import _build_vertex_jobs
+    from eyas.plan.plan import _job_machines
+    from eyas.recipe import open_run
+
+    keys = [f"deploy.vertex.jobs.{key}" for key in JOBS] + ["capture.world=4", "deploy.jobs_image=r/eyas-gpu:1"]
+    recipe = tmp_path / "scout.toml"
+    recipe.write_text((RECIPES / "llama3-8b.toml").read_text().partition("[respond]")[0] + CLOUD)
+    for server in ([], ["respond.url=http://vllm/v1", "respond.model=m"]):
+        run = open_run(str(recipe), [*keys, *server], str(tmp_path / "out"), "cpu")
+        written = {}
+        for name, request in _build_vertex_jobs(run).items():
+            spec = request["customJob"]["jobSpec"]
+            pools = spec["workerPoolSpecs"]
+            spot = ", spot" if spec["scheduling"]["strategy"] == "SPOT" else ""
+            machine = f"{pools[0]['machineSpec']['machineType']}{spot}"
+            written[name.split("-")[1].split(".")[0]] = (sum(int(pool["replicaCount"]) for pool in pools), machine)
+        assert {stage: of[:2] for stage, of in _job_machines(run.recipe, 0.0).items()} == written
+
+
+def test_a_price_that_is_missing_makes_no_total(capsys, tmp_path):
+    keys = ["deploy.vertex.jobs.price_per_hour=11", "deploy.vertex.jobs.spot=true"]
+    plan = planned(capsys, RECIPES / "llama3-8b.toml", *keys, "--out", tmp_path / "out")
+    assert [stage["money"] for stage in plan["stages"]] == [0.0, *[None] * 5, None]
+    assert plan["money"] is None
+    assert plan["features"]["stored"]["money"] is None
+
+
 def test_on_the_fly_the_total_is_that_of_the_way_that_was_chosen(capsys, tmp_path):
     plan = planned(capsys, RECIPES / "llama3-8b.toml", "capture.online=true", "--out", tmp_path / "out")
     hours = {stage["stage"]: stage["hours"] for stage in plan["stages"]}

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from eyas.base.errors import InputError, UsageError
+from eyas.base.google_auth import read_access_token
 
 CHAT_PATH = "/chat/completions"
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -21,6 +22,7 @@ RETRIED_STATUSES = (408, 409, 429)  # and every status from 500 on
 INITIAL_BACKOFF_S = 0.5  # longest wait before the first retry; doubled before each further one
 MAX_BACKOFF_S = 60.0
 MAX_RETRY_AFTER_S = 600.0
+VERTEX_URL = re.compile(r"https://([-a-z0-9.]+\.prediction\.vertexai\.goog|[-a-z0-9]+-aiplatform\.googleapis\.com)/")
 ERROR_NAME = re.compile(r"[A-Za-z_]{1,40}")  # "invalid_request_error"; no digits, so no part of a key
 
 
@@ -50,14 +52,20 @@ def parse_api_url(url: str, source: str) -> SplitResult:
     return parts
 
 
-def read_api_key(variable: str | None) -> str | None:
-    """Returns the API key in an environment variable, or None if no variable is named.
+def read_api_key(variable: str | None, url: str) -> str | None:
+    """Returns the API key of a server; None if it needs none.
+
+    Args:
+        variable: The environment variable that holds the key. If it is None, an endpoint of Vertex AI gets an access
+            token, which is valid for some minutes at least. Other servers get no key.
+        url: The URL of the server.
 
     Raises:
-        InputError: The variable is unset, empty, or holds characters that an HTTP header cannot carry.
+        InputError: The variable is unset, empty, or holds characters that an HTTP header cannot carry. Or there is no
+            access token.
     """
     if variable is None:
-        return None
+        return read_access_token() if VERTEX_URL.match(url) else None
     key = os.environ.get(variable, "").strip()
     if not key:
         raise InputError(f"The environment variable {variable} with the API key is not set", f"export {variable}=KEY")

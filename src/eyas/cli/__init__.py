@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from eyas import __version__
 from eyas.base.errors import EyasError, UsageError
+from eyas.base.google_auth import SECRETS_VARIABLE, load_secrets
 
 INTERRUPTED = "eyas: stopped. Run the same command again: a run directory continues where it stopped."
 USAGE_ERRORS = (  # argparse's message -> the problem
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _redeliver_interrupts():
             parsed = _parse(arguments)
+            load_secrets(os.environ.pop(SECRETS_VARIABLE, ""))
             return _load_function(parsed.function)(parsed)
     except EyasError as error:
         print(f"eyas: error: {error}", file=sys.stderr)

@@ -36,6 +36,13 @@ class VertexJobsConfig:
         spot: Uses spot machines for all stages but `respond`. A stage continues after its machine was stopped.
         disk_gb: The disk of a machine in gigabytes.
         timeout_s: The time limit of a job, in seconds.
+        secrets: Secrets of Secret Manager that each job reads when it starts, as VARIABLE=NAME, such as
+            HF_TOKEN=hub-token. The service account needs roles/secretmanager.secretAccessor.
+        price_per_hour: The price of an hour of machine_type with its GPUs, in the currency of `plan.price_per_hour`.
+            With it, and with `plan.hardware` and rates for one such machine, `eyas plan` prices the jobs.
+        spot_price_per_hour: The same for a spot machine.
+        cpu_price_per_hour: The price of an hour of cpu_machine_type. If respond.url is set, the hours of `respond` also
+            cost `plan.price_per_hour`, for the server.
     """
 
     machine_type: str = "a3-highgpu-1g"
@@ -46,12 +53,21 @@ class VertexJobsConfig:
     spot: bool = False
     disk_gb: int = 500
     timeout_s: int = 604800
+    secrets: tuple[str, ...] = ()
+    price_per_hour: float | None = None
+    spot_price_per_hour: float | None = None
+    cpu_price_per_hour: float | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError for a value out of range."""
-        require_range("deploy.vertex.jobs.accelerator_count", self.accelerator_count, 0)
+        table = "deploy.vertex.jobs"
+        for key in ("accelerator_count", "price_per_hour", "spot_price_per_hour", "cpu_price_per_hour"):
+            require_range(f"{table}.{key}", getattr(self, key), 0)
         for key in ("train_machines", "disk_gb", "timeout_s"):
-            require_range(f"deploy.vertex.jobs.{key}", getattr(self, key), 1)
+            require_range(f"{table}.{key}", getattr(self, key), 1)
+        for text in self.secrets:
+            is_secret = re.fullmatch(r"[A-Z][A-Z0-9_]*=[-\w]+", text)
+            _require(is_secret, f"{table}.secrets has {text[:40]!r}", "Write VARIABLE=NAME, never the value")
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,7 @@ from eyas.deploy.config import KubernetesConfig
 from eyas.deploy.kubernetes_pod import app_labels, build_container, build_object, build_pod
 from eyas.deploy.launch import PORT, PROBE_PERIOD_S, Json, Launch, http_probe, startup_attempts, write_objects
 
-QUEUE_METRICS = {
-    "eyas": "vllm:num_requests_waiting",
-    "sglang": "sglang:num_queue_reqs",
-    "vllm": "vllm:num_requests_waiting",
-}
+QUEUE_METRICS = dict.fromkeys(("eyas", "vllm"), "vllm:num_requests_waiting") | {"sglang": "sglang:num_queue_reqs"}
 """The gauge of waiting requests of each engine. eyas uses vLLM's name."""
 MONITORS = {
     "gmp": ("monitoring.googleapis.com/v1", "PodMonitoring"),
@@ -55,11 +51,8 @@ def build_serving(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
         return app_labels(launch.name, "serving")
 
     selector = {"matchLabels": labels()}
-    service = {
-        "type": "ClusterIP",
-        "selector": labels(),
-        "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
-    }
+    port = {"name": "http", "port": 80, "targetPort": "http"}
+    service = {"type": "ClusterIP", "selector": labels(), "ports": [port]}
     objects = {
         "deployment": ("apps/v1", "Deployment", _deployment_spec(config, launch)),
         "service": ("v1", "Service", service),
@@ -89,6 +82,8 @@ def _deployment_spec(config: KubernetesConfig, launch: Launch) -> Json:
     environment = {**launch.environment, "AIP_HTTP_PORT": str(PORT), "AIP_HEALTH_ROUTE": launch.health_route}
     if launch.engine != "eyas":  # deploy/gate.py reads it
         environment["EYAS_DRAIN_S"] = str(config.drain_s)
+        if config.metrics_key is not None:
+            environment["EYAS_METRICS_KEY_ENV"] = config.metrics_key
     if launch.artifacts:
         environment["AIP_STORAGE_URI"] = launch.artifact_uri
     probe = http_probe({"path": launch.health_route, "port": "http"})

@@ -11,6 +11,7 @@ from eyas.deploy.launch import Json
 
 USER_ID = 10001  # in all images of deploy/
 SCRATCH = "/scratch"
+MOUNTS = {"shm": "/dev/shm", "scratch": SCRATCH, "tmp": "/tmp"}
 SCRATCH_ENV = {"HF_HOME": f"{SCRATCH}/huggingface", "XDG_CACHE_HOME": SCRATCH, "HOME": SCRATCH}
 """Engines and their compilers write caches below these."""
 
@@ -33,20 +34,13 @@ def build_container(config: KubernetesConfig, app: str, has_gpu: bool, environme
     if has_gpu:
         limits["nvidia.com/gpu"] = str(config.accelerator_count)
     variables = {**SCRATCH_ENV, **environment}
+    rights = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
     return {
         "env": [{"name": name, "value": value} for name, value in sorted(variables.items())],
         "envFrom": [{"secretRef": {"name": f"{app}-secrets", "optional": True}}],
         "resources": {"requests": {"cpu": str(config.cpu), **limits}, "limits": limits},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": "shm", "mountPath": "/dev/shm"},
-            {"name": "scratch", "mountPath": SCRATCH},
-            {"name": "tmp", "mountPath": "/tmp"},
-        ],
+        "securityContext": rights,
+        "volumeMounts": [{"name": name, "mountPath": path} for name, path in MOUNTS.items()],
     }
 
 

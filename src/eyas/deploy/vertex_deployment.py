@@ -15,7 +15,6 @@ If a deployment is running (it takes up to half an hour), the command waits for 
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from eyas.base.errors import InputError
@@ -105,26 +104,20 @@ def _build_resources(config: VertexConfig, engine: str) -> Json:
 # --- sending the requests --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class DesiredState:
-    """The endpoint, the model and the deployed model that the requests of a recipe describe."""
+    """The endpoint, the model and the deployed model that the requests of a recipe describe.
 
-    requests: dict[str, Json]
+    Attributes:
+        requests: The requests of `build_requests`.
+        name: The id of the endpoint.
+        endpoint: The resource name of the endpoint.
+        deployed: The deployed model.
+    """
 
-    @property
-    def name(self) -> str:
-        """The id of the endpoint."""
-        return self.requests[ENDPOINT]["endpointId"]
-
-    @property
-    def endpoint(self) -> str:
-        """The resource name of the endpoint."""
-        return self.requests[DEPLOYMENT]["endpoint"]
-
-    @property
-    def deployed(self) -> Json:
-        """The deployed model."""
-        return self.requests[DEPLOYMENT]["deployedModel"]
+    def __init__(self, requests: dict[str, Json]) -> None:
+        """Takes the requests of `build_requests`."""
+        self.requests, self.name = requests, requests[ENDPOINT]["endpointId"]
+        self.endpoint, self.deployed = requests[DEPLOYMENT]["endpoint"], requests[DEPLOYMENT]["deployedModel"]
 
     def is_version(self, deployed: Any) -> bool:
         """Returns True if a deployed model has a name that `build_requests` gives to versions of this endpoint."""
@@ -199,26 +192,20 @@ def status(config: VertexConfig, launch: Launch, retry_policy: RetryPolicy | Non
     state = "absent" if model is None else "model"
     state = state if endpoint is None else "endpoint"
     dns = None if endpoint is None else endpoint.dedicated_endpoint_dns or None
+    deployed_states = []
+    for deployed in models:
+        resources, is_wanted = deployed.dedicated_resources, desired.is_wanted(deployed)
+        row = {"id": deployed.id, "name": deployed.display_name, "is_wanted": is_wanted}
+        row["traffic"] = 0 if endpoint is None else endpoint.traffic_split.get(deployed.id, 0)
+        replicas = [resources.min_replica_count, resources.max_replica_count]
+        deployed_states.append({**row, "machine": resources.machine_spec.machine_type, "replicas": replicas})
     return {
         "state": "serving" if any(map(desired.is_wanted, models)) else state,
         "model": desired.deployed["model"] if model is not None else None,
         "endpoint": desired.endpoint if endpoint is not None else None,
         "dns": dns,
         **_build_urls(config, desired.endpoint, dns),
-        "deployed": [
-            {
-                "id": deployed.id,
-                "name": deployed.display_name,
-                "is_wanted": desired.is_wanted(deployed),
-                "traffic": endpoint.traffic_split.get(deployed.id, 0) if endpoint is not None else 0,
-                "machine": deployed.dedicated_resources.machine_spec.machine_type,
-                "replicas": [
-                    deployed.dedicated_resources.min_replica_count,
-                    deployed.dedicated_resources.max_replica_count,
-                ],
-            }
-            for deployed in models
-        ],
+        "deployed": deployed_states,
     }
 
 

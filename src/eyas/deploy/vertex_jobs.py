@@ -7,6 +7,9 @@
 Vertex AI mounts buckets below /gcs in every container of a job, so the run directory is a path there. Features go to
 the bucket by their URL. A caller cannot choose the id of a CustomJob. It is found by its display name, which contains a
 digest of the request, so the same command continues: it skips jobs that succeeded and watches one that runs.
+
+A container gets the names of deploy.vertex.jobs.secrets, and eyas reads their values there when it starts. `respond`
+gets the access token of a Vertex AI endpoint from the service account of the job (`base.google_auth`).
 """
 
 import time
@@ -16,6 +19,7 @@ from typing import Any
 
 from eyas.base.errors import StageError, UsageError
 from eyas.base.fetch import fetch
+from eyas.base.google_auth import SECRETS_VARIABLE
 from eyas.base.provenance import digest_json, has_provenance
 from eyas.base.storage import StoragePath
 from eyas.deploy.config import NAME, NAME_RULE, VertexConfig
@@ -56,10 +60,8 @@ def build_jobs(config: VertexConfig, stages: DataStages, run_url: str) -> dict[s
     require_remote_url(stages.url)
     requests = {}
     for number, stage in enumerate(stages.num_pods, 1):
-        job = {
-            "labels": {**OWNER_LABELS, "eyas_name": stages.name},
-            "jobSpec": _build_spec(config, stages, stage, run_url),
-        }
+        spec = _build_spec(config, stages, stage, run_url)
+        job = {"labels": {**OWNER_LABELS, "eyas_name": stages.name}, "jobSpec": spec}
         digest = digest_json(job).removeprefix("sha256:")[:DIGEST_CHARS]
         job["displayName"] = f"{stages.name}-{stage}-{digest}"
         requests[f"{JOBS}/{number}-{stage}.json"] = {"parent": config.parent, "customJob": job}
@@ -78,30 +80,23 @@ def _build_spec(config: VertexConfig, stages: DataStages, stage: str, run_url: s
     if num_gpus:
         machine |= {"acceleratorType": jobs.accelerator_type, "acceleratorCount": num_gpus}
     out = to_mounted_path(run_url)
+    secrets = [word.replace("=", f"=projects/{config.project}/secrets/") + "/versions/latest" for word in jobs.secrets]
+    variables = {**CACHES, SECRETS_VARIABLE: " ".join(secrets)} if secrets else CACHES
     container = {
         "imageUri": stages.image,
         **stage_command(stage, f"{out}/{recipe_file(stages)}", out, num_gpus, num_machines),
-        "env": [{"name": name, "value": value} for name, value in CACHES.items()],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
     }
-    pool = {
-        "machineSpec": machine,
-        "diskSpec": {"bootDiskType": "pd-ssd", "bootDiskSizeGb": jobs.disk_gb},
-        "containerSpec": container,
-    }
+    disk = {"bootDiskType": "pd-ssd", "bootDiskSizeGb": jobs.disk_gb}
+    pool = {"machineSpec": machine, "diskSpec": disk, "containerSpec": container}
     # The first pool has one machine, which gets rank 0. The second has all others.
     sizes = [1] if num_machines == 1 else [1, num_machines - 1]
     account = {} if config.service_account is None else {"serviceAccount": config.service_account}
     # Answers since the last shard are on the machine of `respond` only.
     strategy = "SPOT" if jobs.spot and stage != "respond" else "STANDARD"
-    return {
-        "workerPoolSpecs": [{**pool, "replicaCount": str(size)} for size in sizes],
-        "scheduling": {
-            "strategy": strategy,
-            "restartJobOnWorkerRestart": num_machines > 1,
-            "timeout": f"{jobs.timeout_s}s",
-        },
-        **account,
-    }
+    scheduling = {"strategy": strategy, "restartJobOnWorkerRestart": num_machines > 1, "timeout": f"{jobs.timeout_s}s"}
+    pools = [{**pool, "replicaCount": str(size)} for size in sizes]
+    return {"workerPoolSpecs": pools, "scheduling": scheduling, **account}
 
 
 # --- running the jobs ------------------------------------------------------------------------------------------------
@@ -162,18 +157,12 @@ def _to_text(job: Any) -> str:
 
 def status(config: VertexConfig, requests: Mapping[str, Json], retry_policy: RetryPolicy | None = None) -> Json:
     """Returns {"jobs": [{"name", "state", "job"}]}. `state` is absent if the job was never started."""
-    client = VertexClient(config, retry_policy or RetryPolicy())
-    found = {request["customJob"]["displayName"]: client.find_job(request) for request in requests.values()}
-    return {
-        "jobs": [
-            {
-                "name": name,
-                "state": "absent" if job is None else _to_text(job),
-                "job": None if job is None else job.name,
-            }
-            for name, job in found.items()
-        ]
-    }
+    client, jobs = VertexClient(config, retry_policy or RetryPolicy()), []
+    for request in requests.values():
+        job = client.find_job(request)
+        state, resource = ("absent", None) if job is None else (_to_text(job), job.name)
+        jobs.append({"name": request["customJob"]["displayName"], "state": state, "job": resource})
+    return {"jobs": jobs}
 
 
 def cancel(

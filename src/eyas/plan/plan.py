@@ -19,7 +19,7 @@ from eyas.model.head import Head
 from eyas.model.layer_ids import check_aux_layers, choose_aux_layers
 from eyas.model.target_info import ModelShape, count_active_parameters, read_model_shape
 from eyas.plan.estimates import configured_amounts, estimate_amounts, finished_stages, measure_rates
-from eyas.recipe import STAGES, Run
+from eyas.recipe import STAGES, Recipe, Run
 from eyas.train.config import build_head_config
 
 SCHEMA = 1
@@ -34,12 +34,16 @@ class StagePlan:
         state: "finished" or "would run".
         amount: The work of the stage in words.
         hours: The hours of the stage; None if they are unknown.
+        money: The price of these hours on all machines; None if it is unknown.
+        machines: The machines of its job on Vertex AI, such as "2 x a3-highgpu-8g, spot"; "" without prices of jobs.
     """
 
     stage: str
     state: str
     amount: str
     hours: float | None
+    money: float | None
+    machines: str
 
 
 @dataclass(frozen=True)
@@ -69,15 +73,17 @@ class Plan:
     @property
     def total_money(self) -> float | None:
         """The price of the stages whose time is known and of stored features; None without a price."""
-        if self.prices.per_hour is None:
-            return None
+        spent = [stage.money for stage in self.stages if stage.hours is not None]
         is_stored = self.options is not None and not self.run.recipe.capture.online
         storage = self.options.stored.storage_money if is_stored and self.options is not None else None
-        return self.total_hours * self.prices.per_hour + (storage or 0.0)
+        return None if None in spent else sum(money or 0.0 for money in (*spent, storage))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the object of `eyas plan --json`. Money is in the currency of the prices; None: unknown."""
         info, recipe, features = self.target.info, self.run.recipe, None
+        active, size = self.target.active_parameters, self.head_parameters
+        target = {"parameters": info.num_parameters, "active_parameters": active}
+        head = {"share_of_target": size / info.num_parameters, "share_of_active": size / active}
         if self.options is not None:
             chosen = "on_the_fly" if recipe.capture.online else "stored"
             features = dataclasses.asdict(self.options) | {"cheaper": self.options.cheaper, "chosen": chosen}
@@ -85,17 +91,8 @@ class Plan:
             "schema": SCHEMA,
             "recipe": recipe.name,
             "hardware": recipe.plan.hardware,
-            "target": {
-                "name": info.name,
-                "dtype": recipe.target.dtype,
-                "parameters": info.num_parameters,
-                "active_parameters": self.target.active_parameters,
-            },
-            "head": {
-                "parameters": self.head_parameters,
-                "share_of_target": self.head_parameters / info.num_parameters,
-                "share_of_active": self.head_parameters / self.target.active_parameters,
-            },
+            "target": {"name": info.name, "dtype": recipe.target.dtype, **target},
+            "head": {"parameters": size, **head},
             "amounts": dataclasses.asdict(self.amounts) | {"feature_bytes": self.feature_bytes},
             "rates": dataclasses.asdict(self.rates),
             "prices": dataclasses.asdict(self.prices),
@@ -155,7 +152,7 @@ def _assemble_plan(
     prices: Prices,
     finished: Set[str],
 ) -> Plan:
-    recipe, info = run.recipe, target.info
+    recipe, info, machines = run.recipe, target.info, _job_machines(run.recipe, prices.per_hour or 0.0)
     # Each answer token has one teacher position.
     size = amounts.tokens * bytes_per_token(recipe.capture.dtype, info.hidden_size, amounts.answer_share)
     is_trained = recipe.target.head is None and "train" not in finished
@@ -163,19 +160,39 @@ def _assemble_plan(
     if is_trained and "capture" not in finished and rates.read is not None and rates.learn is not None:
         trained = _training_tokens(run, amounts)
         held_out = recipe.capture.held_out
-        options = cost_model.compare_feature_options(amounts.tokens, trained, held_out, size, rates, prices)
+        own = dataclasses.replace(prices, per_hour=machines["train"][2]) if machines else prices
+        options = cost_model.compare_feature_options(amounts.tokens, trained, held_out, size, rates, own)
     head = f"head of {head_parameters:,} parameters, {head_parameters / info.num_parameters:.1%} of the target"
     if target.active_parameters != info.num_parameters:
         head += f" and {head_parameters / target.active_parameters:.1%} of its active parameters"
     work, times = _describe_work(run, amounts, size, head), _estimate_hours(run, amounts, rates)
-    stages = (
-        StagePlan(stage, "finished", work[stage], 0.0)
-        if stage in finished
-        else StagePlan(stage, "would run", work[stage], times[stage])
-        for stage in STAGES
-    )
+    stages = []
+    for stage in STAGES:
+        count, machine, price = machines.get(stage, (1, "", 0.0 if machines else prices.per_hour))
+        state, hours = ("finished", 0.0) if stage in finished else ("would run", times[stage])
+        money = None if hours is None or price is None else hours * price
+        name = machine and f"{count} x {machine}"
+        stages.append(StagePlan(stage, state, work[stage], hours and hours / count, money, name))
     expectation = cost_model.expected_acceptance(amounts.num_prompts) if is_trained else None
     return Plan(run, target, head_parameters, amounts, rates, prices, tuple(stages), size, options, expectation)
+
+
+def _job_machines(recipe: Recipe, server_price: float) -> dict[str, tuple[int, str, float | None]]:
+    """Returns number, type and hourly price of the machines of each job on Vertex AI; {} if the recipe has no prices.
+
+    If another server answers, the hours of `respond` cost `server_price` as well.
+    """
+    jobs = recipe.deploy.vertex.jobs
+    if recipe.plan.is_here or jobs.price_per_hour is None:
+        return {}
+    machine, price = jobs.machine_type, jobs.price_per_hour
+    answering: tuple[str, float | None] = (machine, price)
+    if recipe.respond.url is not None:
+        cpu_price = jobs.cpu_price_per_hour
+        answering = (jobs.cpu_machine_type, None if cpu_price is None else cpu_price + server_price)
+    other = (f"{machine}, spot", jobs.spot_price_per_hour) if jobs.spot else (machine, price)
+    counts = {"capture": recipe.capture.world, "train": jobs.train_machines, "eval": 1, "export": 1}
+    return {"respond": (1, *answering)} | {stage: (count, *other) for stage, count in counts.items()}
 
 
 def _training_tokens(run: Run, amounts: Amounts) -> float:

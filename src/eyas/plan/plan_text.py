@@ -24,12 +24,14 @@ def _stage_table(plan: Plan) -> list[str]:
     width = max(len(stage.amount) for stage in plan.stages)
     rows = [
         f"{stage.stage:<9}{stage.state:<11}{stage.amount:<{width + 2}}{_format_time(stage.hours):>12}"
+        + ("" if stage.money is None else f"{stage.money:>14,.2f}  {stage.machines}").rstrip()
         for stage in plan.stages
     ]
     money, price = "", plan.prices.per_hour
-    if plan.total_money is not None and price is not None:
-        storage = ", storage included" if plan.total_money > plan.total_hours * price else ""
-        money = f"  {plan.total_money:,.2f} at {price:,.2f} an hour{storage}"
+    if plan.total_money is not None:
+        storage = ", storage included" if plan.total_money > sum(stage.money or 0 for stage in plan.stages) else ""
+        rate = "" if any(stage.machines for stage in plan.stages) else f" at {price:,.2f} an hour"
+        money = f"{plan.total_money:>14,.2f}{rate}{storage}"
     return [
         f"recipe {recipe.name}, run directory {plan.run.out}, target {info.name} ({sizes}, {recipe.target.dtype})",
         "",

@@ -151,7 +151,7 @@ def _build_arm(url: str, flag: str, config: ClientConfig, on_response: Callable[
     """Returns the arm of a server, and True if it is an eyas server. flag: the flag that gives `url`."""
     endpoint = Endpoint.parse(url, flag)
     headers = {"Accept": "text/event-stream" if config.stream else "application/json"}
-    headers |= auth_headers(read_api_key(config.api_key_env))
+    headers |= auth_headers(read_api_key(config.api_key_env, url))
     generator = LoadGenerator(endpoint, headers, config.timeout_s, on_response)
     models = _list_models(url, endpoint, generator)
     names = [str(model.get("id")) for model in models]

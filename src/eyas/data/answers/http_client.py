@@ -17,7 +17,7 @@ from typing import Self
 
 import httpx
 
-from eyas.base.errors import EyasError, StageError
+from eyas.base.errors import EyasError, InputError, StageError
 from eyas.base.openai_http import (
     CHAT_PATH,
     CONNECT_TIMEOUT_S,
@@ -80,10 +80,10 @@ class CompletionClient:
     """A context manager that owns the thread of the client. No outcome and no error contains the API key."""
 
     def __init__(self, config: RespondConfig) -> None:
-        """Reads the API key. Raises InputError if the environment variable of the key is missing or invalid."""
+        """Raises InputError if the environment variable of the API key is missing or invalid."""
         self.config = config
-        self._headers = auth_headers(read_api_key(config.api_key_env))
         self._url = f"{(config.url or '').rstrip('/')}{CHAT_PATH}"
+        self._read_headers()
         self._outcomes: queue.SimpleQueue[Outcome | Exception] = queue.SimpleQueue()
         self._with_ids = True
         self._next_start_s = 0.0  # when the next request may start, on the loop's clock
@@ -143,7 +143,7 @@ class CompletionClient:
     async def _process_questions(self) -> None:
         """Sends one request at a time, with its own HTTP client: a shared client scans all connections."""
         timeout = httpx.Timeout(self.config.timeout_s, connect=min(CONNECT_TIMEOUT_S, self.config.timeout_s))
-        async with httpx.AsyncClient(headers=self._headers, timeout=timeout, verify=self._tls_context) as client:
+        async with httpx.AsyncClient(timeout=timeout, verify=self._tls_context) as client:
             while True:
                 self._outcomes.put(await self._process(client, await self._questions.get()))
 
@@ -181,11 +181,13 @@ class CompletionClient:
         body = build_request(question, self.config.model or "", self.config.seed, with_ids)
         try:
             async with asyncio.timeout(self.config.timeout_s):
-                response = await client.post(self._url, json=body)
+                response = await client.post(self._url, json=body, headers=self._read_headers())
         except (TimeoutError, httpx.TimeoutException):
             raise FailedAttemptError(f"no answer within {self.config.timeout_s:g} s") from None
         except httpx.HTTPError as error:  # the error's text may contain the request
             raise FailedAttemptError(f"the connection failed ({type(error).__name__})") from None
+        except InputError:
+            raise FailedAttemptError("there is no access token for it") from None
         status = response.status_code
         if is_retried(status):
             wait_s = parse_retry_after_s(response.headers.get("retry-after"), time.time())
@@ -239,6 +241,9 @@ class CompletionClient:
             f"tokens ({digest_json(server_ids)}), target.model to {len(target_ids)} ({digest_json(target_ids)})",
             "Start the server with this target and its own template, or correct target.model",
         )
+
+    def _read_headers(self) -> dict[str, str]:
+        return auth_headers(read_api_key(self.config.api_key_env, self._url))
 
     async def _wait_for_rate_limit(self) -> None:
         if self.config.requests_per_second is None:

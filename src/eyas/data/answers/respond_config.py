@@ -87,7 +87,8 @@ class RespondConfig:
         url: The URL of an OpenAI-compatible server that runs the target, such as http://127.0.0.1:8000/v1; by default
             eyas's engine generates the answers.
         model: The name of the target on the server at `respond.url`.
-        api_key_env: The environment variable that holds the server's API key; the key itself is never written.
+        api_key_env: The environment variable that holds the server's API key; the key itself is never written. By
+            default an endpoint of Vertex AI gets an access token of Google Cloud, and other servers get no key.
         concurrency: The number of requests that are sent to the server at the same time.
         requests_per_second: The maximum rate of requests to the server; by default there is no limit.
         timeout_s: The time limit of one attempt in seconds, up to the last byte of the answer.
