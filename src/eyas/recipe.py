@@ -168,7 +168,7 @@ class Run:
         config, layers = self.recipe.target, self.recipe.capture.aux_layer_ids
         target = Target.load(config.model, DTYPES[config.dtype], layers, self.device)
         if layers is None and self.ranks.is_main:
-            capture.print_chosen_layers(target)
+            capture.print_chosen_layers(target.aux_layer_ids, target.info.num_layers)
         return target
 
     @cached_property

@@ -38,12 +38,15 @@ VERBS = {
 
 @pytest.fixture
 def refused(capsys, tmp_path):
-    """Run a command line that must end with exit code 2 and one message; returns the message."""
+    """Run a command line that must end with exit code 2 and one message; returns the message.
+
+    The lines that say which target and head are loaded may precede it.
+    """
 
     def refuse(*arguments):
         assert main([str(argument) for argument in arguments]) == 2
         out, err = capsys.readouterr()
-        messages = [line for line in err.splitlines() if line.startswith("eyas:")]
+        messages = [line for line in err.splitlines() if re.match("eyas: (?!target |head )", line)]
         assert len(messages) == 1, err
         assert ERROR.fullmatch(messages[0]), messages[0]
         assert "Traceback" not in err

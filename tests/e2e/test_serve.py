@@ -38,7 +38,8 @@ def test_a_server_with_a_head_from_start_to_stop(start, finished, target):
     )
     assert reply.model_dump()["metrics"]["speculative_decoding"]["num_spec_tokens"] >= 1
     assert server.stop(signal.SIGTERM) == 0
-    head, *lines = server.err.read_text().splitlines()
+    loaded, head, *lines = server.err.read_text().splitlines()
+    assert loaded.startswith(f"eyas: target {target} (sha256:")
     assert head.startswith(f"eyas: head {finished / 'head'} (sha256:")
     assert "for target tiny" in head
     assert "`eyas train` wrote at " in head
@@ -134,7 +135,8 @@ def test_a_machine_without_a_compiler_is_told_of_once(start, target, tmp_path):
     server = start("--target", target, "--no-head", "--slots", 1, "--context", 512, **empty)
     assert ask(server.wait_ready(), max_tokens=3).status_code == 200
     assert server.stop(signal.SIGTERM) == 0
-    said, *requests = server.err.read_text().splitlines()
+    loaded, said, *requests = server.err.read_text().splitlines()
+    assert loaded.startswith(f"eyas: target {target} (sha256:")
     assert said.startswith("eyas: warning: attention runs without its C operator, which is slower: ")
     assert "no gcc or cc" in said
     assert [json.loads(line)["path"] for line in requests] == ["/v1/completions"]

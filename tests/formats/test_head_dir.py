@@ -301,10 +301,17 @@ def test_what_does_not_fit_is_said(changes: dict[str, object], weight: str, name
 
 
 def test_another_target_of_the_same_size_is_a_warning(directory: Path):
-    stored = read_head(directory)
-    (finding,) = require_fit(stored, FACTS, "sha256:bb")
+    (finding,) = require_fit(read_head(directory), dataclasses.replace(FACTS, name="org/tuned"), "sha256:bb")
     assert finding.weight == "warning"
-    assert "a target with digest sha256:aa, but target tiny has sha256:bb" in finding.problem
+    assert "a target with digest sha256:aa, but target org/tuned has sha256:bb" in finding.problem
+
+
+@pytest.mark.parametrize("name", ["tiny", "org/tiny", "gs://bucket/run/tiny/", "gs://bucket/run/target"])
+def test_a_changed_target_of_the_same_name_is_a_misfit(name: str, directory: Path):
+    """An uploaded target is called `target`, so its name says nothing."""
+    with pytest.raises(InputError, match=r"a target with digest sha256:aa, but target .* has sha256:bb") as caught:
+        require_fit(read_head(directory), dataclasses.replace(FACTS, name=name), "sha256:bb")
+    assert "give a changed target another directory name" in str(caught.value)
 
 
 def test_every_misfit_is_named_at_once(directory: Path):

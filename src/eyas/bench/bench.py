@@ -183,7 +183,7 @@ def check_lossless(
     if config.lossless_prompts == 0:
         return None
     if target.model.dtype != torch.float32:
-        target = Target.load(target.info.name, torch.float32, target.aux_layer_ids, target.model.device)
+        target = Target.load(target.directory, torch.float32, target.aux_layer_ids, target.model.device)
     if config.prompts == BUILTIN:
         prompts = load_eval_prompts(target.tokenizer, -(-config.lossless_prompts // len(FAMILIES)))
     chosen = interleave_tasks(prompts)[: config.lossless_prompts]

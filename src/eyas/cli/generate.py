@@ -4,11 +4,14 @@ import argparse
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import InputError, UsageError
+from eyas.base.fetch import fetch, is_url
 from eyas.base.progress import Progress
+from eyas.base.provenance import Provenance
 from eyas.base.terminal import GREEN, RESET, has_colors
 from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.detokenizer import Detokenizer
@@ -21,7 +24,7 @@ from eyas.formats.fit import check_embedding, require_fit
 from eyas.formats.head_dir import StoredHead, read_head, resolve_head
 from eyas.model.devices import DTYPES, check_one_device, default_device
 from eyas.model.target import Target
-from eyas.model.target_dir import EMBEDDED, digest_target, read_num_layers, resolve_target
+from eyas.model.target_dir import EMBEDDED, read_num_layers, resolve_target, verify_target
 from eyas.tree.acceptance_length import acceptance_length
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
@@ -61,26 +64,46 @@ def run_verb(parsed: argparse.Namespace) -> int:
 
 
 def load_pair(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
-    """Loads the target and the head that the arguments name.
+    """Loads the target and the head that the arguments name, and checks their digests while it loads them.
+
+    It replaces URLs in the arguments by the local directories of their downloads. It prints warnings and the origin of
+    both to stderr.
 
     Returns:
         The target, and the head of --head (default: the head of the embedded target) or None with --no-head.
+
+    Raises:
+        InputError: The head does not fit the target, or a file is not the one that a record promises.
     """
     if parsed.no_head and parsed.head is not None:
         raise UsageError("--head and --no-head cannot be used together", "Remove one of them")
-    name = parsed.head or (EMBEDDED if parsed.target == EMBEDDED else None)
+    target_name, head_name = parsed.target, parsed.head or EMBEDDED
     dtype, device, shape = DTYPES[parsed.dtype], parsed.device or default_device(), parse_tree(parsed.tree)
     check_one_device(device)
-    if parsed.no_head:
-        return Target.load(parsed.target, dtype, (0,), device), None  # no layer is captured, so any id will do
-    if name is None:
-        raise UsageError(f"No head is given for the target {parsed.target}", "Add --head DIR, or --no-head")
-    stored = read_head(resolve_head(name), dtype, read_num_layers(parsed.target))
+    if parsed.head is None and target_name != EMBEDDED and not parsed.no_head:
+        raise UsageError(f"No head is given for the target {target_name}", "Add --head DIR, or --no-head")
+    _fetch_inputs(parsed)
+    path = resolve_target(parsed.target)
+    stored = None if parsed.no_head else read_head(resolve_head(parsed.head or EMBEDDED), dtype, read_num_layers(path))
+    layers = (0,) if stored is None else stored.config.aux_layer_ids  # without a head, any id will do
     with ThreadPoolExecutor(1) as pool:  # hashes the files while they are loaded
-        digest = pool.submit(digest_target, resolve_target(parsed.target))
-        target = Target.load(parsed.target, dtype, stored.config.aux_layer_ids, device)
-        _check_fit(name, stored, target, digest.result())
+        verified = pool.submit(verify_target, path)
+        target = Target.load(path, dtype, layers, device)
+        target.digest, record = verified.result()
+    target.info = replace(target.info, name=target_name)
+    print(f"eyas: target {target_name} ({target.digest[:19]}): {_describe_record(record)}", file=sys.stderr)
+    if stored is None:
+        return target, None
+    _check_fit(head_name, stored, target)
     return target, Eagle3Spec.on(target.model.device, stored.head, stored.vocab, shape, stored.acceptance)
+
+
+def _fetch_inputs(parsed: argparse.Namespace) -> None:
+    """Downloads --target, --head and --canary-head if they are URLs, and replaces them by local directories."""
+    for argument in ("target", "head", "canary_head"):
+        source = getattr(parsed, argument, None)
+        if source is not None and is_url(source):
+            setattr(parsed, argument, str(fetch(source)))
 
 
 def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
@@ -92,7 +115,7 @@ def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
         draft: The main head.
     """
     stored = read_head(resolve_head(name), target.model.dtype, target.info.num_layers)
-    _check_fit(name, stored, target, target.digest)
+    _check_fit(name, stored, target)
     layers, main_layers = list(stored.config.aux_layer_ids), list(draft.head.config.aux_layer_ids)
     if layers != main_layers:
         problem = f"The canary head {name} reads layers {layers}, but the main head reads {main_layers}"
@@ -102,33 +125,25 @@ def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
     return Eagle3Spec.on(target.model.device, stored.head, stored.vocab, draft.shape, stored.acceptance)
 
 
-def _check_fit(name: str, stored: StoredHead, target: Target, target_digest: str) -> None:
-    """Prints warnings and the origin of the head to stderr.
-
-    Raises:
-        InputError: The head does not fit the target, or the files of the target that it names have changed.
-    """
-    trained = stored.metadata
-    is_same_name = Path(trained.target_name or "").name == Path(target.info.name).name
-    if is_same_name and trained.target_digest not in (None, target_digest):
-        problem = f"Target {target.info.name} has digest {target_digest[:19]}, but head {name} was trained for a target"
-        problem += f" of the same name with digest {(trained.target_digest or '')[:19]}"
-        raise InputError(problem, "Download the target again, or give a changed target another directory name")
-    findings = [*stored.findings, *require_fit(stored, target.info, target_digest, target.text_digests)]
+def _check_fit(name: str, stored: StoredHead, target: Target) -> None:
+    """Prints the origin of the head and warnings to stderr. Raises InputError if the head does not fit the target."""
+    print(f"eyas: {describe_head(name, stored)}", file=sys.stderr)
+    findings = [*stored.findings, *require_fit(stored, target.info, target.digest, target.text_digests)]
     for finding in [*findings, *check_embedding(stored, target.embedding.weight)]:
         if finding.weight != "ok":
             print(f"eyas: {finding}", file=sys.stderr)
-    print(f"eyas: {describe_head(name, stored)}", file=sys.stderr)
 
 
 def describe_head(name: str, stored: StoredHead) -> str:
     """Returns a line with the digest of a head, its target, and the stage and time that wrote it, as far as known."""
-    record = stored.provenance
-    origin = "no provenance.json records its files"
-    if record is not None:
-        origin = f"its files are those that `eyas {record.stage}` wrote at {record.started}"
     trained_for = f", for target {stored.metadata.target_name}" if stored.metadata.target_name else ""
-    return f"head {name} ({stored.digest[:19]}{trained_for}): {origin}"
+    return f"head {name} ({stored.digest[:19]}{trained_for}): {_describe_record(stored.provenance)}"
+
+
+def _describe_record(record: Provenance | None) -> str:
+    if record is None:
+        return "no provenance.json records its files"
+    return f"its files are those that `eyas {record.stage}` wrote at {record.started}"
 
 
 def parse_tree(text: str) -> TreeShape:

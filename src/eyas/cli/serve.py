@@ -15,7 +15,6 @@ from prometheus_client import start_http_server
 
 from eyas.base.environment import count_cpus
 from eyas.base.errors import UsageError
-from eyas.base.fetch import fetch, is_url
 from eyas.base.storage import StoragePath
 from eyas.cli.generate import load_canary, load_pair
 from eyas.engine.async_engine import AsyncEngine, EngineThread
@@ -25,7 +24,7 @@ from eyas.formats.head_dir import digest_head, resolve_head
 from eyas.kernels.cpu_linear import can_pack, start_team
 from eyas.kernels.dispatch import fallback_reason
 from eyas.model.target import Target
-from eyas.model.target_dir import EMBEDDED
+from eyas.model.target_dir import EMBEDDED, public_name
 from eyas.server.routes import Api, ApiOptions
 from eyas.server.server import bind, serve, server_url
 from eyas.server.vertex import STORAGE_VARIABLE, VertexConfig, read_vertex_config
@@ -53,7 +52,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
             raise UsageError(f"--metrics-port {metrics_port} is 0 or the same as --port", "Choose another port")
         bind(host, metrics_port, "--metrics-port").close()
     with bind(host, port) as listener:
-        name, thread = download_inputs(parsed, os.environ), EngineThread()
+        name, thread = choose_inputs(parsed, os.environ), EngineThread()
         target, draft = thread.call(lambda: load_pair(parsed))
         thread.call(lambda: _set_threads(parsed.threads, target.model.device.type, target.model.dtype))
         heads = [] if draft is None else [draft]
@@ -95,41 +94,27 @@ def _serve_metrics(api: Api, host: str, port: int) -> None:
     server.set_app(lambda environ, start: app({**environ, "HTTP_ACCEPT": ""}, start))
 
 
-def download_inputs(parsed: argparse.Namespace, environment: Mapping[str, str]) -> str:
-    """Downloads --target, --head and --canary-head if they are URLs, and replaces them by local directories.
+def choose_inputs(parsed: argparse.Namespace, environment: Mapping[str, str]) -> str:
+    """Selects the model's artifacts on Vertex AI as --target and --head, if the command line does not name them.
 
-    On Vertex AI, the variable AIP_STORAGE_URI has the URL of a directory with the model's artifacts. Its `target/` and
-    `head/` are used if the command line has no --target or --head.
+    The variable AIP_STORAGE_URI has the URL of a directory with `target/` and `head/`. `load_pair` downloads them.
 
     Returns:
         The name of the model in the API: --served-name, or else the name of the target.
 
     Raises:
-        InputError: A URL has no files, or a download is damaged.
-        StorageError: The store cannot be read, or the disk is full.
+        StorageError: The store cannot be read.
     """
     artifacts = (environment.get(STORAGE_VARIABLE) or "").rstrip("/")
     if artifacts and not parsed.no_head and parsed.head is None and _has_artifact(artifacts, "head"):
         parsed.head = f"{artifacts}/head"
     if artifacts and parsed.target == EMBEDDED and _has_artifact(artifacts, "target"):
         parsed.target = f"{artifacts}/target"
-    name = parsed.served_name or _model_name(parsed.target)
-    for argument in ("target", "head", "canary_head"):
-        source = getattr(parsed, argument)
-        if source is not None and is_url(source):
-            setattr(parsed, argument, str(fetch(source)))
-    return name
+    return parsed.served_name or public_name(parsed.target)
 
 
 def _has_artifact(artifacts: str, name: str) -> bool:
     return StoragePath(artifacts).join(name, "config.json").exists()
-
-
-def _model_name(target: str) -> str:
-    """Returns the name of a target: the last part of a URL or directory, or the hub id unchanged."""
-    if is_url(target):
-        return StoragePath(target).name
-    return Path(target).resolve().name if Path(target).is_dir() else target
 
 
 def _canary_options(parsed: argparse.Namespace) -> CanaryOptions | None:

@@ -94,11 +94,11 @@ class CaptureConfig:
         require_range("capture.held_out", self.held_out, 0, 1)
 
 
-def print_chosen_layers(target: Target) -> None:
-    """Prints a note if the target is too shallow for the default layers."""
-    chosen, count = list(map(int, target.aux_layer_ids)), target.info.num_layers
-    if not has_default_layers(count):
-        text = f"The head reads layers {chosen}, because a target of {count} layers has no default layers"
+def print_chosen_layers(ids: Sequence[int], num_layers: int) -> None:
+    """Prints a note if the target is too shallow for the default layers. ids: those of `choose_aux_layers`."""
+    if not has_default_layers(num_layers):
+        chosen = list(map(int, ids))
+        text = f"The head reads layers {chosen}, because a target of {num_layers} layers has no default layers"
         print(f"eyas: note: {text}. Set capture.aux_layer_ids for other ones.", file=sys.stderr)
 
 

@@ -1,6 +1,7 @@
 """Checks that a head fits a target. D hidden size, W target vocabulary."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -10,10 +11,13 @@ from eyas.base.errors import Finding, raise_misfits
 from eyas.formats.aux_layers import default_layers_as_outputs
 from eyas.formats.head_dir import StoredHead
 from eyas.model.layer_ids import default_aux_layers, has_default_layers
+from eyas.model.target_dir import public_name
 from eyas.model.target_info import TargetInfo
 
 FIX_OTHER_HEAD = "Use the head that was trained for this target"
+FIX_CHANGED = "Load the original target, or give a changed target another directory name"
 FIX_MEASURE = "Measure the head with `eyas eval`: it may accept less than at training"
+UPLOADED_NAME = "target"  # `eyas deploy --upload` stores a run's target under this name
 
 
 def check_fit(
@@ -24,6 +28,9 @@ def check_fit(
 ) -> list[Finding]:
     """Returns a finding for each difference between the target and the head's training target, misfits first.
 
+    A digest that the head records is a promise about the target of the same name: another digest is a misfit. For a
+    target of another name, such as a fine-tuned one, it is a warning.
+
     Args:
         stored: The head.
         info: The target.
@@ -33,23 +40,25 @@ def check_fit(
     config, metadata = stored.config, stored.metadata
     findings: list[Finding] = []
 
-    def compare(weight: Literal["misfit", "warning"], name: str, trained: object, actual: object) -> None:
+    def compare(weight: Literal["misfit", "warning"], name: str, trained: object, actual: object, fix: str) -> None:
         if trained != actual:
             problem = f"The head was trained for {name} {trained}, but target {info.name} has {actual}"
-            findings.append(Finding(weight, problem, FIX_OTHER_HEAD if weight == "misfit" else FIX_MEASURE))
+            findings.append(Finding(weight, problem, fix))
 
-    compare("misfit", "hidden size", config.target_hidden_size, info.hidden_size)
-    compare("misfit", "vocabulary size", config.vocab_size, info.vocab_size)
+    compare("misfit", "hidden size", config.target_hidden_size, info.hidden_size, FIX_OTHER_HEAD)
+    compare("misfit", "vocabulary size", config.vocab_size, info.vocab_size, FIX_OTHER_HEAD)
     findings += _check_layers(stored, info)
     findings += _check_positions(stored, info)
     if config.max_position_embeddings < info.max_positions:
-        compare("warning", "max_position_embeddings", config.max_position_embeddings, info.max_positions)
+        compare("warning", "max_position_embeddings", config.max_position_embeddings, info.max_positions, FIX_MEASURE)
     recorded = {"target": metadata.target_digest, "tokenizer": metadata.tokenizer_digest}
     recorded["chat template"] = metadata.template_digest
     actual = {"target": target_digest, **(text_digests or {})}
+    is_same_target = Path(public_name(info.name)).name in (Path(metadata.target_name or "").name, UPLOADED_NAME)
     for name, digest in recorded.items():
         if digest is not None and actual.get(name) is not None:
-            compare("warning", f"a {name} with digest", digest, actual[name])
+            weight, fix = ("misfit", FIX_CHANGED) if is_same_target else ("warning", FIX_MEASURE)
+            compare(weight, f"a {name} with digest", digest, actual[name], fix)
     return sorted(findings, key=lambda finding: finding.weight != "misfit")
 
 

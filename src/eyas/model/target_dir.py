@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,9 @@ import transformers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
-from eyas.base.provenance import check_recorded, digest_bytes, digest_file, digest_json
+from eyas.base.fetch import is_url
+from eyas.base.provenance import Provenance, check_recorded, digest_bytes, digest_file, digest_json
+from eyas.base.storage import StoragePath
 
 EMBEDDED = "embedded"
 TOKENIZER_FILES = (
@@ -25,6 +27,7 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "merges.txt",
 )
+OTHER_FILES = ("chat_template.jinja", "generation_config.json", "model.safetensors.index.json")
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "vocab.txt", "merges.txt"]
 HUB_FILES += ["README.md", "LICEN[SC]E*", "COPYING*", "USE_POLICY*", "NOTICE*"]  # read by the license gate
@@ -59,7 +62,7 @@ class TargetDir:
     @cached_property
     def tokenizer_digest(self) -> str:
         """The digest of the tokenizer's files."""
-        return _digest_files(self.directory, [name for name in TOKENIZER_FILES if (self.directory / name).is_file()])
+        return digest_json(_digest_files(self.directory, (), TOKENIZER_FILES))
 
     @cached_property
     def template_digest(self) -> str:
@@ -86,16 +89,30 @@ class TargetDir:
 def digest_target(directory: Path) -> str:
     """Returns one digest of the names and contents of config.json and all *.safetensors files of a directory.
 
-    Raises InputError if the directory has a provenance.json that records other digests.
+    Raises InputError as `verify_target` does.
     """
-    return _digest_files(directory, ["config.json", *sorted(path.name for path in directory.glob("*.safetensors"))])
+    return verify_target(directory)[0]
 
 
-def _digest_files(directory: Path, names: list[str]) -> str:
+def verify_target(directory: Path) -> tuple[str, Provenance | None]:
+    """Digests every file that eyas loads from a target, and compares the digests with provenance.json.
+
+    Returns:
+        The digest of `digest_target`, and the provenance that records the files; None if no provenance.json does.
+
+    Raises:
+        InputError: provenance.json records another digest of a file, or a file is missing.
+    """
+    weights = ["config.json", *sorted(path.name for path in directory.glob("*.safetensors"))]
+    digests = _digest_files(directory, weights, (*TOKENIZER_FILES, *OTHER_FILES))
+    return digest_json({name: digests[name] for name in weights}), check_recorded(directory, digests)
+
+
+def _digest_files(directory: Path, required: Sequence[str], optional: Sequence[str]) -> dict[str, str]:
+    """Returns the digests by name of the required files and of the optional ones that exist."""
+    names = [*required, *(name for name in optional if (directory / name).is_file())]
     with ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
-        digests = dict(zip(names, pool.map(digest_file, [directory / name for name in names]), strict=True))
-    check_recorded(directory, digests)
-    return digest_json(digests)
+        return dict(zip(names, pool.map(digest_file, [directory / name for name in names]), strict=True))
 
 
 def resolve_target(name: str | Path) -> Path:
@@ -127,7 +144,9 @@ def resolve_target(name: str | Path) -> Path:
 
 
 def public_name(name: str | Path) -> str:
-    """Returns the name of a target for other machines: the last part of a local directory, else the name itself."""
+    """Returns the name of a target for other machines: the last part of a directory or URL, else the name itself."""
+    if is_url(str(name)):
+        return StoragePath(str(name)).name
     return Path(name).resolve().name if Path(name).is_dir() else str(name)
 
 

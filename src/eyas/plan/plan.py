@@ -14,6 +14,7 @@ from eyas.base.errors import UsageError
 from eyas.costs import cost_model
 from eyas.costs.cost_model import Amounts, Prices, Rates, to_hours
 from eyas.data.prompts import open_prompts
+from eyas.features.capture import print_chosen_layers
 from eyas.features.store import bytes_per_token
 from eyas.model.head import Head
 from eyas.model.layer_ids import check_aux_layers, choose_aux_layers
@@ -134,7 +135,9 @@ def build_plan(run: Run, price_per_hour: float | None) -> Plan:
         target = read_model_shape(run.recipe.target.model, {k: v for k, v in sizes.items() if v is not None} or None)
         finished, amounts = set[str](), configured_amounts(config)
         layers, num_layers = run.recipe.capture.aux_layer_ids, target.info.num_layers
-        layers = choose_aux_layers(num_layers) if layers is None else check_aux_layers(layers, num_layers)
+        if layers is None:
+            print_chosen_layers(layers := choose_aux_layers(num_layers), num_layers)
+        layers = check_aux_layers(layers, num_layers)
     head = Head(build_head_config(run.recipe.train, layers, target.info))
     if config.is_here:
         rates = measure_rates(run, amounts, set(STAGES) - finished)
