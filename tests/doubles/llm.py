@@ -5,6 +5,7 @@ Plain asyncio without an HTTP library, so that it keeps up with a client that is
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -183,16 +184,17 @@ class FakeServer:
 
 
 @contextmanager
-def fake_server(manner: Manner, host: str = "127.0.0.1") -> Iterator[FakeServer]:
-    """On a thread of its own, until the block ends."""
+def fake_server(manner: Manner, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[FakeServer]:
+    """On a thread of its own, until the block ends. tls: the certificate of an https server."""
     server, ready = FakeServer(manner), threading.Event()
     ends: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def main() -> None:
         stop = asyncio.Event()
         ends.append((asyncio.get_running_loop(), stop))
-        server.listener = listener = await asyncio.start_server(server.serve, host, 0)
-        base = f"http://{'[::1]' if host == '::1' else host}:{listener.sockets[0].getsockname()[1]}"
+        server.listener = listener = await asyncio.start_server(server.serve, host, 0, ssl=tls)
+        scheme = "http" if tls is None else "https"
+        base = f"{scheme}://{'[::1]' if host == '::1' else host}:{listener.sockets[0].getsockname()[1]}"
         server.url = base + (manner.path or "/v1")
         ready.set()
         await stop.wait()

@@ -28,6 +28,7 @@ class FakeVertex(Loopback):
     """polls: how often an operation or a job is asked for before it has ended. fails: what ends the next one of a kind.
 
     on_job: called with a job that ends well, to write what its stage would have written.
+    hosts: the dedicated hosts of endpoints, by their ids.
     """
 
     polls: int = 1
@@ -36,6 +37,7 @@ class FakeVertex(Loopback):
     operations: dict[str, dict[str, Any]] = field(default_factory=dict)
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     on_job: Any = None
+    hosts: dict[str, str] = field(default_factory=dict)
     fails: dict[str, dict[str, Any]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str, Any]] = field(default_factory=list)
@@ -132,7 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
             models = store.models.values()
             return 200, {"models": [one for one in models if all(one["labels"].get(k) == v for k, v in pairs)]}
         if found := re.fullmatch(rf"{PARENT}/endpoints", path):
-            fresh = {**body, "deployedModels": [], "trafficSplit": {}, "dedicatedEndpointDns": "7.prediction.example"}
+            host = store.hosts.get(query["endpointId"], "7.prediction.example")
+            fresh = {**body, "deployedModels": [], "trafficSplit": {}, "dedicatedEndpointDns": host}
             return self._make(store.endpoints, "create", f"{path}/{query['endpointId']}", fresh)
         if "/customJobs" in path:
             return self._do_job(method, path, body, query)
