@@ -176,7 +176,7 @@ def load(parsed: argparse.Namespace, cache: Path) -> Bench:
     stored = read_head(resolve_head(parsed.head), torch.bfloat16)
     target = Target.load(parsed.target, torch.bfloat16, stored.config.aux_layer_ids)
     require_fit(stored, target.info, target.digest)
-    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16), stored.acceptance)
+    draft = Eagle3Spec.on(target.model.device, stored, TreeShape(6, 4, 16))
     compile_pair(target, draft.head)
     config = BenchConfig(prompts=parsed.prompts, prompts_per_task=400, max_tokens=MAX_TOKENS)
     workload, _ = load_workload(config, None, target)

@@ -87,7 +87,7 @@ def compare(streams: Sequence[int], pairs: int, small: Path) -> Iterator[Row]:
     stored = read_head(resolve_head(EMBEDDED), DTYPE)
     target = Target.load(EMBEDDED, DTYPE, stored.config.aux_layer_ids)
     model = Target.load(small, DTYPE, (0,))
-    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
+    draft = Eagle3Spec.on(target.model.device, stored, TreeShape(6, 4, 16))
     size = sum(weight.numel() for weight in model.model.parameters())
     told = f"parameters of the small model; head {stored.head.num_parameters:,}, target {target.info.num_parameters:,}"
     yield Row(told, size, "told", True)

@@ -26,6 +26,7 @@ from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.device_stream import stream_for
 from eyas.engine.engine import Engine
+from eyas.kernels.dispatch import pack_head
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.target_dir import resolve_target
@@ -81,9 +82,9 @@ def make_draft(target: Target) -> Eagle3Spec:
     size = min(DRAFT_VOCAB, target.info.vocab_size // 2)
     config = HeadConfig.for_target(target.info, draft_vocab_size=size, aux_layer_ids=target.aux_layer_ids)
     vocab = DraftVocab.from_counts(torch.arange(target.info.vocab_size).flip(0), size)
-    return Eagle3Spec.on(
-        target.model.device, Head.init(config, 0, torch.bfloat16), vocab, TREE.shape or TreeShape(1, 1, 2)
-    )
+    head = Head.init(config, 0, torch.bfloat16).to(target.model.device)
+    pack_head(head)
+    return Eagle3Spec(head, vocab.to(target.model.device), TREE.shape or TreeShape(1, 1, 2))
 
 
 def measure_bandwidth(device: torch.device) -> float:

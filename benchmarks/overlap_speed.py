@@ -63,7 +63,7 @@ def compare(streams: Sequence[int], pairs: int, dtype: torch.dtype) -> Iterator[
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     stored = read_head(resolve_head(EMBEDDED), dtype)
     target = Target.load(EMBEDDED, dtype, stored.config.aux_layer_ids, device)
-    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, SHAPE)
+    draft = Eagle3Spec.on(target.model.device, stored, SHAPE)
     if device.type == "cpu":
         compile_pair(target, draft.head)
     prompts = interleave_tasks(load_eval_prompts(target.tokenizer, 4))

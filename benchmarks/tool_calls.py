@@ -158,8 +158,7 @@ class Pair:
 
     def run(self, requests: Sequence[Request], shape: TreeShape | None) -> dict[str, RequestOutput]:
         """Runs the requests and returns their outputs by id. shape: that of the drafts; None for no drafts."""
-        head, vocab = self.stored.head, self.stored.vocab
-        drafts = [] if shape is None else [Eagle3Spec.on(self.target.model.device, head, vocab, shape)]
+        drafts = [] if shape is None else [Eagle3Spec.on(self.target.model.device, self.stored, shape)]
         engine = Engine(self.target, drafts, 4, 2048)
         return {output.request.id: output for output in plain_loop(engine, RequestList(iter(requests)))}
 

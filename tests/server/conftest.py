@@ -46,7 +46,7 @@ def async_engine() -> Iterator[AsyncEngine]:
     """The embedded pair, trees of 16."""
     stored = read_head(resolve_head(EMBEDDED), torch.float32)
     target = Target.load(EMBEDDED, torch.float32, stored.config.aux_layer_ids)
-    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, TreeShape(6, 4, 16))
+    draft = Eagle3Spec.on(target.model.device, stored, TreeShape(6, 4, 16))
     async_engine = AsyncEngine(Engine(target, [draft], 4, 1024), 16)
     async_engine.start()
     yield async_engine

@@ -363,7 +363,7 @@ def test_wrong_tools(pair, keys, param):
 def test_calls_are_the_same_without_drafts_with_chains_and_with_trees(pair):
     stored = read_head(resolve_head(EMBEDDED), torch.float32)
     target = Target.load(EMBEDDED, torch.float32, stored.config.aux_layer_ids)
-    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, chain_shape(4))
+    draft = Eagle3Spec.on(target.model.device, stored, chain_shape(4))
     chains = AsyncEngine(Engine(target, [draft], 2, 1024), 16)
     chains.start()
     with serving(chains) as chain:

@@ -101,8 +101,9 @@ def run(
         return provenance.read_provenance(out_dir)
     provenance.mark_unfinished(out_dir)
     acceptance = json.loads((inputs.evaluation / "acceptance.json").read_bytes())
+    stored = dataclasses.replace(stored, acceptance=acceptance)
     prompts, num_too_long = load_workload(config, inputs.features, target)
-    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, config.shape, acceptance)
+    draft = Eagle3Spec.on(target.model.device, stored, config.shape)
     run_name = out_dir.resolve().parent.name  # the run directory holds the resolved recipe
     command = ["eyas", "bench", f"{run_name}/recipe.toml", "--out", run_name]
     features = Features(inputs.features)
@@ -192,7 +193,7 @@ def check_lossless(
     if references is None:
         references = generate_references(target.directory, chosen, max_tokens, progress, target.model.device)
     stored = read_head(head_dir, torch.float32, target.info.num_layers)
-    draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, config.shape)
+    draft = Eagle3Spec.on(target.model.device, stored, config.shape)
     return compare_with_references(target, draft, chosen, references, max_tokens, slots, progress)
 
 

@@ -163,7 +163,7 @@ class RoundCosts:
     def measure(cls, config: TuneConfig, stored: StoredHead, target: Target, progress: bool) -> "RoundCosts":
         """Times the arms of `arms_to_measure` on a new engine, in the dtype and on the device of the target."""
         arms = arms_to_measure(config)
-        draft = Eagle3Spec.on(target.model.device, stored.head, stored.vocab, arms[-1].shape or TreeShape(1, 1, 2))
+        draft = Eagle3Spec.on(target.model.device, stored, arms[-1].shape or TreeShape(1, 1, 2))
         if config.compile and target.model.device.type == "cpu":
             compile_pair(target, draft.head)
         slots = max(config.streams)

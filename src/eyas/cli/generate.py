@@ -95,7 +95,7 @@ def load_pair(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
     if stored is None:
         return target, None
     _check_fit(head_name, stored, target)
-    return target, Eagle3Spec.on(target.model.device, stored.head, stored.vocab, shape, stored.acceptance)
+    return target, Eagle3Spec.on(target.model.device, stored, shape)
 
 
 def _fetch_inputs(parsed: argparse.Namespace) -> None:
@@ -122,7 +122,7 @@ def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
         raise InputError(
             problem, f"Both must read the same layers: train the canary head with capture.aux_layer_ids={main_layers}"
         )
-    return Eagle3Spec.on(target.model.device, stored.head, stored.vocab, draft.shape, stored.acceptance)
+    return Eagle3Spec.on(target.model.device, stored, draft.shape)
 
 
 def _check_fit(name: str, stored: StoredHead, target: Target) -> None:

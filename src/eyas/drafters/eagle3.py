@@ -13,14 +13,14 @@ level i (text position n + 1 + i) has rotary position n + i, as in step i + 1 of
     rows of a tree        a scratch area of each request slot                     `draft`              for one draft
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from eyas.drafters.drafter import AcceptedTokens, chunk_reads
+from eyas.formats.head_dir import StoredHead
 from eyas.kernels.dispatch import pack_head
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
 from eyas.memory.future_map import FutureMap
@@ -54,26 +54,17 @@ class Eagle3Spec:
     acceptance_prior: AcceptancePrior = NOT_EVALUATED
 
     @classmethod
-    def on(
-        cls,
-        device: torch.device,
-        head: Head,
-        vocab: DraftVocab,
-        shape: TreeShape,
-        acceptance: Mapping[str, Any] | None = None,
-    ) -> "Eagle3Spec":
+    def on(cls, device: torch.device, stored: StoredHead, shape: TreeShape) -> "Eagle3Spec":
         """Returns a spec with head and vocabulary on this device. The head's projections are packed for serving.
 
         Args:
             device: The device of the target.
-            head: The EAGLE-3 head.
-            vocab: Its draft vocabulary.
+            stored: The EAGLE-3 head, its draft vocabulary and its acceptance.
             shape: The shape of the trees of all rounds for which no policy chooses an arm.
-            acceptance: The content of the head's acceptance.json; None if there is none.
         """
-        head = head.to(device)
+        head, prior = stored.head.to(device), AcceptancePrior.from_json(stored.acceptance)
         pack_head(head)
-        return cls(head, vocab.to(device), shape, acceptance_prior=AcceptancePrior.from_json(acceptance))
+        return cls(head, stored.vocab.to(device), shape, acceptance_prior=prior)
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:

@@ -23,14 +23,7 @@ from eyas.chat.tool_format import ToolFormat
 from eyas.chat.tool_parser import Phase
 from eyas.evaluation.head_drafter import HeadDrafter, build_embed
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
-from eyas.evaluation.replay import (
-    ReplayDrafter,
-    TextRounds,
-    find_answers,
-    replay_heads,
-    replay_rows,
-    sample_held_out,
-)
+from eyas.evaluation.replay import ReplayDrafter, TextRounds, find_answers, replay_heads, replay_rows, sample_held_out
 from eyas.evaluation.resample import resample_answers
 from eyas.evaluation.vocab_report import measure_vocab_sizes
 from eyas.features.layout import Row

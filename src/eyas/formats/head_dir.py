@@ -15,14 +15,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from eyas.base.errors import Finding, InputError, raise_misfits
-from eyas.base.provenance import (
-    Provenance,
-    check_recorded,
-    digest_file,
-    digest_json,
-    has_provenance,
-    read_provenance,
-)
+from eyas.base.provenance import Provenance, check_recorded, digest_file, digest_json, has_provenance, read_provenance
 from eyas.base.storage import write_atomic
 from eyas.formats.config import HeadMetadata, ParsedConfig, build_config_json, parse_config
 from eyas.formats.weights import FIX_HEAD, WEIGHTS_FILE, LoadedWeights, load_weights, weight_files

@@ -169,7 +169,7 @@ class Budget:
         known = self._incumbents.get(bucket)
         if load.new_prompt_tokens:
             self._read_s += self._catch_up_seconds(load.new_prompt_tokens)
-        if known is not None and known.rounds_to_skip > 0 and not self._is_exploring:
+        if known is not None and known.rounds_to_skip > 0 and self._exploration is None:
             known.rounds_to_skip -= 1
             if self._random.random() >= EXPLORE:
                 return self._decision(known.arm, known.arm, load)
@@ -187,9 +187,10 @@ class Budget:
         if may_survey and (arm := self._arm_to_survey(bucket, incumbent, rates)) is not None:
             incumbent.survey_rounds[arm] += 1
             return self._decision(arm, incumbent.arm, load)
-        if incumbent.arm == 0 and self._exploration is not None and self._is_exploring:
-            self._exploration.rounds_left -= 1
-            return self._continue_exploration(self._exploration, load)
+        if incumbent.arm == 0 and (exploration := self._exploration) is not None:
+            exploration.rounds_left -= 1
+            self._exploration = exploration if exploration.rounds_left else None
+            return self._continue_exploration(exploration, load)
         if not incumbent.num_times_beaten and not (incumbent.survey_open and may_survey):
             incumbent.rounds_to_skip = SKIP_ROUNDS
         if self._random.random() < EXPLORE:
@@ -207,10 +208,6 @@ class Budget:
     def speedup(self) -> SpeedupEstimate | None:
         """Returns the estimated speedup over plain decoding on this server; None until `off` has run a few rounds."""
         return self._speedups.overall()
-
-    @property
-    def _is_exploring(self) -> bool:
-        return self._exploration is not None and self._exploration.rounds_left > 0
 
     def _observe_seconds(self, decision: SpeculationDecision, seconds: float, num_tokens: int) -> None:
         known = self._incumbents.get(self.latency_model.bucket(decision.load.num_requests))
