@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -276,7 +276,7 @@ def _near(value: float) -> tuple[float, float]:
     return value * (1 - TOLERANCE), value * (1 + TOLERANCE)
 
 
-def _counter_rows(before: dict[str, float], after: dict[str, float], counts: dict[str, float]) -> Iterator[Row]:
+def _counter_rows(before: dict[str, float], after: dict[str, float], counts: Mapping[str, float]) -> Iterator[Row]:
     """Yields by how much each series has grown. counts: the growth that clients saw, by name and a label."""
 
     def total(samples: dict[str, float], name: str, label: str) -> float:

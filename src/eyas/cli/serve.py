@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from prometheus_client import start_http_server
+from prometheus_client import make_wsgi_app, start_http_server
 
 from eyas.base.environment import count_cpus
 from eyas.base.errors import UsageError
@@ -90,7 +90,7 @@ def _serve_metrics(api: Api, host: str, port: int) -> None:
     replaces the colons of the names.
     """
     server, _ = start_http_server(port, host, api.metrics.registry)
-    app = server.get_app()
+    app = make_wsgi_app(api.metrics.registry)
     server.set_app(lambda environ, start: app({**environ, "HTTP_ACCEPT": ""}, start))
 
 

@@ -193,6 +193,7 @@ def _job_machines(recipe: Recipe, server_price: float) -> dict[str, tuple[int, s
     if recipe.respond.url is not None:
         cpu_price = jobs.cpu_price_per_hour
         answering = (jobs.cpu_machine_type, None if cpu_price is None else cpu_price + server_price)
+    other: tuple[str, float | None]
     other = (f"{machine}, spot", jobs.spot_price_per_hour) if jobs.spot else (machine, price)
     counts = {"capture": recipe.capture.world, "train": jobs.train_machines, "eval": 1, "export": 1}
     return {"respond": (1, *answering)} | {stage: (count, *other) for stage, count in counts.items()}

@@ -28,6 +28,7 @@ their seconds, but it learns from their acceptance.
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from eyas.speculation.acceptance_model import AcceptanceModel
 from eyas.speculation.arms import Arm
@@ -153,7 +154,7 @@ class Budget:
         self.latency_model = LatencyModel(table)
         self.acceptance_model = acceptance_model or AcceptanceModel(arms)
         self.num_switches = 0
-        self._catch_up_seconds = catch_up_seconds
+        self._catch_up_seconds: Callable[[int], float] = lambda lag: catch_up_seconds(lag) if lag else 0.0
         self._speedups = SpeedupEstimator()
         self._arm_index = {arm: index for index, arm in enumerate(arms)}
         self._incumbents: dict[int, _Incumbent] = {}
@@ -167,16 +168,14 @@ class Budget:
         assert load.contexts, "no request runs with the chosen arm"
         bucket = self.latency_model.bucket(load.num_requests)
         known = self._incumbents.get(bucket)
-        if load.new_prompt_tokens:
-            self._read_s += self._catch_up_seconds(load.new_prompt_tokens)
+        self._read_s += self._catch_up_seconds(load.new_prompt_tokens)
         if known is not None and known.rounds_to_skip > 0 and self._exploration is None:
             known.rounds_to_skip -= 1
             if self._random.random() >= EXPLORE:
                 return self._decision(known.arm, known.arm, load)
             return self._explore(known.arm, self._forecast(load), load)
         forecast = self._forecast(load)
-        lag = sum(load.draft_lags)
-        catch_up_s = self._catch_up_seconds(lag) if lag else 0.0
+        catch_up_s = self._catch_up_seconds(sum(load.draft_lags))
         token_read_s = self._read_s / (self._read_tokens + ANSWER_TOKENS * load.num_requests)
         rates = [
             tokens / (seconds + (catch_up_s / PAYBACK_ROUNDS + tokens * token_read_s) * (arm > 0))
@@ -237,8 +236,7 @@ class Budget:
             The predicted seconds, per round, in which the drafter reads lagging tokens.
         """
         load, arm = decision.load, self._arm_index[decision.arm]
-        lag = sum(lag for lag, drafts in zip(load.draft_lags, decision.drafts, strict=True) if drafts)
-        catch_up_s = self._catch_up_seconds(lag) if lag else 0.0
+        catch_up_s = self._catch_up_seconds(sum(compress(load.draft_lags, decision.drafts)))
         predicted_s = (self.latency_model.seconds_of(arm, load) + catch_up_s) * num_rounds
         # The arm `off` gives each request one token per round.
         off_s = self.latency_model.seconds_without_offset(0, load) * num_tokens / load.num_requests
@@ -328,7 +326,7 @@ class Budget:
                 exploration = _Exploration(arm, is_single_request, EXTRA_ROUNDS)
                 loss_s = num_rounds * self._loss_over_off(exploration, forecast, load)
                 lag = min(load.draft_lags) if is_single_request else sum(load.draft_lags)
-                loss_s += self._catch_up_seconds(lag) if lag else 0.0
+                loss_s += self._catch_up_seconds(lag)
                 if not self._is_too_expensive(2 * loss_s, num_rounds, forecast.seconds[0]):
                     self._exploration = exploration
                     return self._continue_exploration(exploration, load)
