@@ -155,7 +155,7 @@ def ran(recipe: Path, *passes: list[str]) -> list[list[tuple[str, str]]]:
     notebook.cells = [nbformat.from_dict(cells[tag]) for order in passes for tag in ["restart", *order]]
     client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(recipe.parent)}})
     asyncio.run(client.async_execute())
-    done: Iterator[nbformat.NotebookNode] = iter(notebook.cells)
+    done: Iterator[Any] = iter(notebook.cells)
     return [[(tag, said(next(done))) for tag in ["restart", *order]] for order in passes]
 
 

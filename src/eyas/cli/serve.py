@@ -44,7 +44,8 @@ def run_verb(parsed: argparse.Namespace) -> int:
     host, port = _address(parsed.host, parsed.port, vertex)
     if not 0 <= parsed.drain_s < math.inf:
         raise UsageError(f"--drain-s {parsed.drain_s} is out of range", "Use a number of seconds from 0 on")
-    _check_threads(parsed.threads)
+    if parsed.threads is not None and parsed.threads < 1:
+        raise UsageError(f"--threads {parsed.threads} is out of range", "Use a number from 1 on")
     sample_options, canary = _sample_options(parsed), _canary_options(parsed)
     key, metrics_port = parsed.metrics_key, parsed.metrics_port
     if metrics_port is not None:  # it is used only after the models are loaded
@@ -185,11 +186,6 @@ def _address(host: str | None, port: int | None, vertex: VertexConfig | None) ->
     if vertex is None:
         return host or "127.0.0.1", 8000 if port is None else port
     return host or "0.0.0.0", vertex.port if port is None else port
-
-
-def _check_threads(given: int | None) -> None:
-    if given is not None and given < 1:
-        raise UsageError(f"--threads {given} is out of range", "Use a number from 1 on")
 
 
 def _set_threads(given: int | None, device: str, dtype: torch.dtype) -> None:

@@ -152,10 +152,8 @@ def _read_acceptance(directory: Path, digest: str) -> dict[str, Any] | None:
     if (directory / ACCEPTANCE_FILE).is_file():
         return read_json(directory / ACCEPTANCE_FILE)
     stage = directory.resolve().parent / "eval"
-    is_finished = (stage / ACCEPTANCE_FILE).is_file() and has_provenance(stage)
-    if is_finished and read_provenance(stage).parents.get("head") == digest:
-        return read_json(stage / ACCEPTANCE_FILE)
-    return None
+    is_evaluated = has_provenance(stage) and read_provenance(stage).parents.get("head") == digest
+    return read_json(stage / ACCEPTANCE_FILE) if is_evaluated else None
 
 
 def inspect_head(directory: Path, num_layers: int | None = None) -> tuple[ParsedConfig, LoadedWeights | None]:

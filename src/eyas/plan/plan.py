@@ -193,10 +193,10 @@ def _job_machines(recipe: Recipe, server_price: float) -> dict[str, tuple[int, s
     if recipe.respond.url is not None:
         cpu_price = jobs.cpu_price_per_hour
         answering = (jobs.cpu_machine_type, None if cpu_price is None else cpu_price + server_price)
-    other: tuple[str, float | None]
     other = (f"{machine}, spot", jobs.spot_price_per_hour) if jobs.spot else (machine, price)
-    counts = {"capture": recipe.capture.world, "train": jobs.train_machines, "eval": 1, "export": 1}
-    return {"respond": (1, *answering)} | {stage: (count, *other) for stage, count in counts.items()}
+    counts = {"respond": 1, "capture": recipe.capture.world, "train": jobs.train_machines, "eval": 1, "export": 1}
+    kinds = [(stage, count, answering if stage == "respond" else other) for stage, count in counts.items()]
+    return {stage: (count, name, money) for stage, count, (name, money) in kinds}
 
 
 def _training_tokens(run: Run, amounts: Amounts) -> float:
