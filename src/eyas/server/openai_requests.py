@@ -106,20 +106,15 @@ GRAMMAR_PARAMETERS: dict[str, dict[str, Any]] = {  # parameter -> schema of the 
     "guided_regex": {"type": "null"},
     "structured_outputs": null("json", "regex"),
 }
-GENERATION_RULES = (
-    any_of(null("stream_options"), given("stream", {"const": True})),
-    at_most_one(GRAMMAR_PARAMETERS),
-    any_of(
-        {"properties": GRAMMAR_PARAMETERS},
-        {"properties": {"ignore_eos": {"enum": [False, None]}, "min_tokens": {"enum": [0, None]}}},
-    ),
-)
+NO_REGEX = {"guided_regex": {"type": "null"}, "structured_outputs": null("regex")}
+NO_LENGTH = {"ignore_eos": {"enum": [False, None]}, "min_tokens": {"enum": [0, None]}}
+ONE_GRAMMAR = at_most_one(GRAMMAR_PARAMETERS, NO_LENGTH)
 
 
 class GenerationRequest(IgnoredParameters):
     """The parameters that chat and completions share."""
 
-    model_config = rules(*GENERATION_RULES)
+    model_config = rules(ONE_GRAMMAR)
 
     model: Annotated[str, Field(description="Name of the served model, as in GET /v1/models.")]
     temperature: Annotated[float, Field(ge=0, le=2, description="Default 1, as OpenAI's. 0 is greedy.")] | None = None
@@ -146,7 +141,7 @@ class GenerationRequest(IgnoredParameters):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=1000)] | None = None
     ignore_eos: bool | None = Field(None, description="Continue after the end of turn; for measurements.")
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: Annotated[StreamOptions, Field(description="Without stream they have no effect.")] | None = None
     response_format: ResponseFormat | None = None
     guided_json: Schema | None = Field(None, description="vLLM's: a JSON Schema for the output.")
     guided_regex: str | None = Field(None, description="vLLM's: a regular expression for the output.")
@@ -154,13 +149,6 @@ class GenerationRequest(IgnoredParameters):
     return_token_ids: bool | None = Field(None, description="vLLM's: prompt_token_ids and token_ids in the response.")
     speculation: Speculation | None = Field(None, description="auto (default): by measured speed-up; off; max.")
     skip_special_tokens: bool | None = Field(None, description="Default true. false: texts show special tokens.")
-
-    @field_validator("stream_options")
-    @classmethod
-    def _needs_stream(cls, value: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
-        if value is not None and not info.data.get("stream"):
-            raise ValueError("stream_options works only with stream=true. Set stream=true or remove stream_options.")
-        return value
 
 
 def chosen_names(choice: ToolChoice | None) -> list[str] | None:
@@ -188,12 +176,17 @@ class ChatRequest(GenerationRequest):
     """The body of a request to POST /v1/chat/completions."""
 
     model_config = rules(
-        *GENERATION_RULES,
-        any_of({"properties": {"tool_choice": {"enum": ["none", None]}}}, given("tools", SOME)),
-        any_of(
-            {"properties": {"tools": {"enum": [[], None]}}},
+        ONE_GRAMMAR,
+        any_of(  # few branches in all: a generator of requests combines those of every rule
             given("tool_choice", {"const": "none"}),
-            {"properties": {"guided_regex": {"type": "null"}, "structured_outputs": null("regex")}},
+            {"properties": {"tool_choice": {"type": "null"}, "tools": {"enum": [[], None]}}},
+            {
+                "allOf": [
+                    given("tools", SOME),
+                    null("guided_regex"),
+                    {"properties": {"structured_outputs": null("regex")}},
+                ]
+            },
         ),
         any_of(null("top_logprobs"), given("logprobs", {"const": True})),
     )
@@ -234,7 +227,7 @@ IdPrompts = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES
 class CompletionRequest(GenerationRequest):
     """The body of a request to POST /v1/completions."""
 
-    model_config = rules(*GENERATION_RULES, any_of({"properties": {"echo": {"enum": [False, None]}}}, null("logprobs")))
+    model_config = rules(ONE_GRAMMAR, any_of({"properties": {"echo": {"enum": [False, None]}}}, null("logprobs")))
 
     prompt: Annotated[Prompt | Prompts | TokenIds | IdPrompts, Field(description="Texts, or lists of token ids.")]
     logprobs: NumLogprobs | None = None

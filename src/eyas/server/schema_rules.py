@@ -27,10 +27,12 @@ def any_of(*schemas: Schema) -> Schema:
     return {"anyOf": list(schemas)}
 
 
-def at_most_one(unset: dict[str, Schema]) -> Schema:
+def at_most_one(unset: dict[str, Schema], alone: dict[str, Schema]) -> Schema:
     """Returns the schema of an object in which at most one parameter is set.
 
     Args:
         unset: for each parameter, the schema of the values that count as not set. Absent is not set.
+        alone: for further parameters, the schema of the values that are allowed where one is set.
     """
-    return any_of(*({"properties": {key: unset[key] for key in unset if key != chosen}} for chosen in unset))
+    sets = [{key: unset[key] for key in unset if key != chosen} | alone for chosen in unset]
+    return any_of(*({"properties": properties} for properties in (unset, *sets)))
