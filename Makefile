@@ -17,6 +17,7 @@
 # make prove-training     features, capture and training, against speculators (DATA=DIR: GSM8K)
 # make prove-production   serving, export formats and clients, against vLLM, OpenVINO, AIPerf and guidellm
 # make prove-clients      what clients and operators need: tool calls, metrics (DATA=DIR: BFCL's cases; Debian's prometheus)
+# make prove-speed        the budget beside plain decoding and every fixed arm (TARGET=DIR HEAD=DIR PROMPTS=FILE: another pair)
 # make prove-plain        size, structure, texts and speed of the source, against the commit before the split
 # make interop            clients such as LangChain and openai-agents run a task against `eyas serve`
 # make peers              compares the throughput of eyas with other engines
@@ -48,7 +49,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production prove-clients prove-plain peers-training \
+.PHONY: help quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production prove-clients prove-speed prove-plain peers-training \
   peers-clients peers-privacy audit pin image-eyas image-eyas-gpu image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
@@ -198,6 +199,10 @@ prove-production: $(EYAS) $(PEERS)/vllm/.installed $(PEERS)/openvino/.installed 
 
 prove-clients: $(DEV) $(PEERS)/clients/.installed $(PEERS)/vllm/.installed $(PEERS)/agents/.installed peers-clients
 	@$(BIN)/python benchmarks/prove_clients.py --env-dir "$(PEERS)" --data "$(DATA)"
+
+prove-speed: $(EYAS)
+	@$(BIN)/python benchmarks/budget_speed.py $(if $(TARGET),--target "$(TARGET)") $(if $(HEAD),--head "$(HEAD)") \
+	  $(if $(PROMPTS),--prompts "$(PROMPTS)")
 
 # prove-plain compares the speed with this commit, the last one before the packages were split.
 BEFORE := 97c9d91
