@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.speculation.simulation import ARMS, Head, Machine, Outcome, Scene, Weather, hazards, head, run
 
-from eyas.speculation.acceptance_model import NOT_EVALUATED, AcceptanceModel, AcceptancePrior
+from eyas.speculation.acceptance_model import DEFAULT_PRIOR, AcceptanceModel, AcceptancePrior
 from eyas.speculation.arms import Arm
 from eyas.speculation.batch_load import BatchLoad
 from eyas.speculation.budget import Budget
@@ -64,7 +64,7 @@ def test_with_an_evaluation_the_first_rounds_lose_little(name: str, batch: int, 
         return sum(shares) / len(shares)
 
     assert mean_share(AcceptancePrior(hazards(one))) >= 0.97
-    assert mean_share(NOT_EVALUATED) >= 0.94
+    assert mean_share(DEFAULT_PRIOR) >= 0.94
 
 
 def test_reading_long_prompts_for_short_answers_does_not_pay(good: Head) -> None:

@@ -2,7 +2,7 @@
 
 A CustomJob of Vertex AI has no variables that refer to secrets. So it gets their names, and `load_secrets` reads them:
 
-    EYAS_SECRETS="HF_TOKEN=projects/P/secrets/NAME/versions/latest"  ->  HF_TOKEN=VALUE in the process only
+    EYAS_SECRETS="HF_TOKEN=projects/P/secrets/NAME/versions/latest"  ->  HF_TOKEN=VALUE for this process and its children
 """
 
 import base64

@@ -21,7 +21,7 @@ from eyas.engine.async_engine import AsyncEngine, EngineThread
 from eyas.engine.canary import CanaryOptions
 from eyas.engine.engine_builder import EngineOptions, build_async_engine, compile_in_background, start_canary
 from eyas.formats.head_dir import digest_head, resolve_head
-from eyas.kernels.cpu_linear import can_pack, start_team
+from eyas.kernels.cpu_linear import can_pack, use_thread_pool
 from eyas.kernels.dispatch import fallback_reason
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, public_name
@@ -191,13 +191,13 @@ def _address(host: str | None, port: int | None, vertex: VertexConfig | None) ->
 def _set_threads(given: int | None, device: str, dtype: torch.dtype) -> None:
     """Sets the number of CPU threads of the model: --threads, else OMP_NUM_THREADS, else all cores.
 
-    Without a team of threads (cpu_team.h), one core is left for the thread of the HTTP server. If that thread shared a
-    core with a thread of the model, the other threads would wait for the slower one at every operator.
+    Without a thread pool (cpu_thread_pool.h), one core is left for the thread of the HTTP server. If that thread shared
+    a core with a thread of the model, the other threads would wait for the slower one at every operator.
     """
     if given is None and "OMP_NUM_THREADS" in os.environ:
         given = torch.get_num_threads()
     if device == "cpu" and can_pack(dtype):
-        start_team(given or count_cpus())
+        use_thread_pool(given or count_cpus())
     else:
         torch.set_num_threads(given or max(count_cpus() - 1, 1))
 

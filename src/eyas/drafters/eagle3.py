@@ -29,7 +29,7 @@ from eyas.model.attention import PackedAttention
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.speculation.acceptance_model import NOT_EVALUATED, AcceptancePrior
+from eyas.speculation.acceptance_model import DEFAULT_PRIOR, AcceptancePrior
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Frontier, Tree, TreeGrower
@@ -51,7 +51,7 @@ class Eagle3Spec:
     vocab: DraftVocab
     shape: TreeShape
     arms: tuple[Arm, ...] = ()
-    acceptance_prior: AcceptancePrior = NOT_EVALUATED
+    acceptance_prior: AcceptancePrior = DEFAULT_PRIOR
 
     @classmethod
     def on(cls, device: torch.device, stored: StoredHead, shape: TreeShape) -> "Eagle3Spec":

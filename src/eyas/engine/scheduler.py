@@ -7,7 +7,7 @@
 The host knows an upper bound of each text's length and has allocated slots for it; the device knows the true length.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -73,7 +73,6 @@ class Scheduler:
         self._counters = counters
         self._last_was_prefill = False
         self._last_kind = RoundKind()
-        self._new_prompt_tokens: Counter[int] = Counter()  # by drafter: `BatchLoad.new_prompt_tokens`
 
     def admit(self) -> list[RunningRequest]:
         """Moves waiting requests to running, in order, as long as there are request slots and memory; returns them."""
@@ -92,7 +91,6 @@ class Scheduler:
             request = RunningRequest(state, kv, prefill_end, kv.num_shared, kv.num_shared, kv.draft_lag_tokens)
             self.running.append(request)
             admitted.append(request)
-            self._count_unread(request, kv.draft_lag_tokens)
         return admitted
 
     def next_work(self) -> PrefillWork | RoundWork | None:
@@ -126,7 +124,6 @@ class Scheduler:
             chunk = PrefillChunk(request.kv.req_slot, tuple(token_ids), begin, end, not request.is_started, samples)
             chunks.append(chunk)
             request.draft_lag_tokens += end - begin
-            self._count_unread(request, end - begin)
             request.is_started, request.num_prefilled, request.num_committed = True, end, end
             if end == request.prefill_end:
                 self.kv_cache.cache_prefix(request.kv, token_ids[:end])
@@ -147,7 +144,9 @@ class Scheduler:
             contexts=tuple(compress(contexts, speculates)),
             draft_lags=tuple(request.draft_lag_tokens for request in compress(members, speculates)),
             plain_contexts=tuple(compress(contexts, (not one for one in speculates))),
-            new_prompt_tokens=self._new_prompt_tokens.pop(kind.drafter, 0),
+            new_prompt_tokens=sum(
+                one.draft_lag_tokens for one in compress(members, speculates) if one.max_committed == one.prefill_end
+            ),
         )
         decision = self._policy_for(kind, load).decide(load)
         decided = iter(decision.drafts)
@@ -169,10 +168,6 @@ class Scheduler:
             if drafting and request.kv.draft_lag_tokens:
                 self.kv_cache.mark_read(request.kv)
         return RoundWork(members, batch, decision, contexts, kind)
-
-    def _count_unread(self, request: RunningRequest, num_tokens: int) -> None:
-        if request.state.output.request.speculation != "off":
-            self._new_prompt_tokens[request.state.output.drafter] += num_tokens
 
     def _next_kind(self, requests: Sequence[RunningRequest]) -> tuple[RoundKind, list[RunningRequest]]:
         """Chooses one kind of round in turn, among those that requests need, and returns it with its requests.

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 #include "cpu_attention.h"
-#include "cpu_team.h"
+#include "cpu_thread_pool.h"
 #include "cpu_vectors.h"
 
 /* Register tiles: GROUP keys x 2 vectors of rows, 4 rows x SPAN vectors of a head; both keep at least the 8 sums in flight
@@ -672,8 +672,8 @@ int eyas_attend(const struct forward *f, const struct rule *rule, const void *q,
   } else if (!failed) {
     struct items all = {&l, items};
     for (int t = 0; t < f->num_rows; t++) write_slot(&l, t);
-    eyas_for(num_threads, count, run_one, &all);
-    if (num_partial) eyas_for(num_threads, count, merge_one, &all);
+    eyas_parallel_for(num_threads, count, run_one, &all);
+    if (num_partial) eyas_parallel_for(num_threads, count, merge_one, &all);
   }
   free(partial);
   if (items != near) free(items);

@@ -30,12 +30,16 @@ from eyas.model.attention import AttentionParams
 
 HEADER = Path(__file__).with_name("cpu_attention.h")
 LINEAR_HEADER = HEADER.with_name("cpu_linear.h")
-HEADERS = (HEADER, LINEAR_HEADER, HEADER.with_name("cpu_team.h"), HEADER.with_name("cpu_vectors.h"))
+HEADERS = (HEADER, LINEAR_HEADER, HEADER.with_name("cpu_thread_pool.h"), HEADER.with_name("cpu_vectors.h"))
 # No -ffast-math: a masked score is an infinity. The two -fno-* allow vector selections and change no result.
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
 LINKS = ("-Wl,--as-needed", *openmp(), "-lm")
 SOURCE = LibrarySource(
-    HEADER.with_suffix(".c"), HEADERS, FLAGS, LINKS, (LINEAR_HEADER.with_suffix(".c"), HEADER.with_name("cpu_team.c"))
+    HEADER.with_suffix(".c"),
+    HEADERS,
+    FLAGS,
+    LINKS,
+    (LINEAR_HEADER.with_suffix(".c"), HEADER.with_name("cpu_thread_pool.c")),
 )
 # The library of prebuild.py: for any x86-64 with AVX2 instead of the building machine.
 PORTABLE = dataclasses.replace(

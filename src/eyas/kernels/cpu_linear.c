@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #include "cpu_linear.h"
-#include "cpu_team.h"
+#include "cpu_thread_pool.h"
 #include "cpu_vectors.h"
 
 enum {
@@ -183,12 +183,12 @@ int eyas_linear(const struct linear *l) {
   for (int64_t t0 = 0; t0 < l->num_rows; t0 += BLOCK) {
     const int64_t rows = least(l->num_rows - t0, BLOCK), work = rows * l->num_in;
     const int num_threads = work * l->num_out < MIN_WORK ? 1 : least(eyas_threads(l->num_threads), panels);
-    /* Small shares, so that a thread that has lost its core keeps few of them waiting; or one of each thread. */
+    /* Many small shares, so that a preempted thread delays little work. With few panels: one share per thread. */
     const int64_t shares = groups >= 4 * num_threads ? groups : num_threads;
     const float *x = l->is_bf16 ? scratch : (const float *)l->x + t0 * l->x_row;
     struct block b = {l, x, scratch, x_row, t0, rows, steps, panels, shares};
-    if (l->is_bf16) eyas_for(work < MIN_WORK / 4 ? 1 : num_threads, rows, widen_row, &b);
-    eyas_for(num_threads, shares, run_share, &b);
+    if (l->is_bf16) eyas_parallel_for(work < MIN_WORK / 4 ? 1 : num_threads, rows, widen_row, &b);
+    eyas_parallel_for(num_threads, shares, run_share, &b);
   }
   return 0;
 }

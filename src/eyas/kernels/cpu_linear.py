@@ -155,20 +155,18 @@ def can_pack(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or not torch.cpu._is_amx_tile_supported()
 
 
-def start_team(num_threads: int) -> None:
-    """Lets the C operators compute on a team of threads (cpu_team.h), and torch on one. Requirement: `can_pack`."""
+def use_thread_pool(num_threads: int) -> None:
+    """Lets the C operators compute on a thread pool (cpu_thread_pool.h), and torch on one. Requirement: `can_pack`."""
     library = linear_library()
     assert not isinstance(library, Unavailable), "layers can be packed"
-    library.eyas_set_team(num_threads)
+    library.eyas_set_pool(num_threads)
     torch.set_num_threads(1)
 
 
 def count_threads() -> int:
-    """Returns the number of threads of a forward: those of the team, if there is one, or those of torch."""
-    library = linear_library()
-    return (
-        torch.get_num_threads() if isinstance(library, Unavailable) else library.eyas_threads(torch.get_num_threads())
-    )
+    """Returns the number of threads of a forward: those of the pool, if there is one, or those of torch."""
+    library, threads = linear_library(), torch.get_num_threads()
+    return threads if isinstance(library, Unavailable) else library.eyas_threads(threads)
 
 
 def is_packed(module: nn.Module) -> bool:

@@ -32,8 +32,8 @@ HALF_LIFE = 400  # rounds
 FIRST_ROUNDS, LEARN_ROUNDS = 64, 8
 MIN_WEIGHT = 8.0  # rounds
 PRIOR_WEIGHT = 4.0
-PRIOR_CHAIN, PRIOR_TREE = 0.6, 0.7  # for a head without acceptance.json: between good and useless heads
-MEASURED_WEIGHT = 8.0  # rounds that acceptance.json counts for, because the server's texts may be different
+PRIOR_CHAIN, PRIOR_TREE = 0.6, 0.7  # for a head without acceptance.json: between a good and a useless head
+MEASURED_WEIGHT = 8.0  # weight of acceptance.json in rounds; small, because the server's texts may differ
 FIRST_BUCKET = 512  # tokens: shorter contexts are one bucket, then one for each doubling
 BOUNDS = (0.005, 0.995)  # log-odds stay finite
 
@@ -43,10 +43,11 @@ class AcceptancePrior:
     """The acceptance of a head on its held-out answers. The estimates start from it.
 
     Attributes:
-        hazards: The name of an arm -> its hazards at depths 1, 2, ...: the longest chain and each tree.
+        by_depth: The name of an arm -> for each depth, the share of the rounds that accepted the depth before and also
+            accepted this one. It has the longest chain and the trees.
     """
 
-    hazards: Mapping[str, tuple[float, ...]]
+    by_depth: Mapping[str, tuple[float, ...]]
 
     @classmethod
     def from_json(cls, acceptance: Mapping[str, Any] | None) -> "AcceptancePrior":
@@ -55,7 +56,7 @@ class AcceptancePrior:
         return cls({name: tuple(arm["by_depth"]) for name, arm in arms.items() if arm["by_depth"]})
 
 
-NOT_EVALUATED = AcceptancePrior({})
+DEFAULT_PRIOR = AcceptancePrior({})
 
 
 @dataclass(frozen=True)
@@ -119,10 +120,10 @@ class _Counts:
 class AcceptanceModel:
     """The estimator of expected tokens by arm and context. It learns from acceptance traces, on the host."""
 
-    def __init__(self, arms: Sequence[Arm], prior: AcceptancePrior = NOT_EVALUATED) -> None:
+    def __init__(self, arms: Sequence[Arm], prior: AcceptancePrior = DEFAULT_PRIOR) -> None:
         """Initializes the estimates with the prior. Requirement: the first of `arms` is the arm `off`."""
         chains = [arm for arm in arms if arm.is_chain]
-        leaders = [max(chains, key=lambda arm: arm.depth)] if chains else []  # the largest arm of each family
+        largest = [max(chains, key=lambda arm: arm.depth)] if chains else []  # the largest arm of each family
         self._place: dict[Arm, tuple[int, int] | None] = {}
         for arm in arms:
             if arm.shape is None:
@@ -130,10 +131,10 @@ class AcceptanceModel:
             elif arm.is_chain:
                 self._place[arm] = (0, arm.depth)
             else:
-                self._place[arm] = (len(leaders), arm.depth)
-                leaders.append(arm)
-        self._families = [_Family(arm.shape.top_k, arm.nodes, arm.depth) for arm in leaders if arm.shape is not None]
-        self._prior = _build_prior(leaders, prior)
+                self._place[arm] = (len(largest), arm.depth)
+                largest.append(arm)
+        self._families = [_Family(arm.shape.top_k, arm.nodes, arm.depth) for arm in largest if arm.shape is not None]
+        self._prior = _build_prior(largest, prior)
         self._tables: dict[int, _Table] = {}
         self._round = 0
         self._counted: dict[int, _Counts] = {}  # rounds that are not learned yet, all of one arm
@@ -241,13 +242,13 @@ class AcceptanceModel:
         )
 
 
-def _build_prior(leaders: Sequence[Arm], prior: AcceptancePrior) -> _Table:
-    """Returns the table before the first round. leaders: the largest arm of each family."""
-    depth = max((arm.depth for arm in leaders), default=1)
-    hazards_FD, weights_FD = np.empty((len(leaders), depth)), np.full((len(leaders), depth), PRIOR_WEIGHT)
-    for number, arm in enumerate(leaders):
+def _build_prior(largest: Sequence[Arm], prior: AcceptancePrior) -> _Table:
+    """Returns the table before the first round. largest: the largest arm of each family."""
+    depth = max((arm.depth for arm in largest), default=1)
+    hazards_FD, weights_FD = np.empty((len(largest), depth)), np.full((len(largest), depth), PRIOR_WEIGHT)
+    for number, arm in enumerate(largest):
         hazards_FD[number] = PRIOR_CHAIN if arm.is_chain else PRIOR_TREE
-        if measured := prior.hazards.get(arm.name):
+        if measured := prior.by_depth.get(arm.name):
             # Depths beyond the measured ones are as the last.
             hazards_FD[number] = (*measured, *[measured[-1]] * depth)[:depth]
             weights_FD[number] = MEASURED_WEIGHT

@@ -20,8 +20,7 @@ class BatchLoad:
         draft_lags: For each of these requests, the number of committed tokens that the drafter has not read.
         plain_contexts: The context of each request with speculation "off". It gets one token in this round, whatever
             arm is chosen.
-        new_prompt_tokens: The number of prompt tokens since the last round that the drafter has not read. It must read
-            them before these requests draft.
+        new_prompt_tokens: The number of prompt tokens that the drafter has not read, of requests in their first round.
     """
 
     contexts: tuple[int, ...]

@@ -9,8 +9,8 @@ Switching. The arm changes when another arm is better by SWITCH_GAIN in SWITCH_R
 not read the newest tokens, it reads them before it drafts again. This time is divided by PAYBACK_ROUNDS and added to
 the seconds of a round.
 
-Reading prompts. Before a new request drafts, the head reads its prompt. The seconds of these reads, for each generated
-token, are added to the seconds of every arm that drafts. With long prompts and short answers, drafting may not pay.
+Reading prompts. The head must read a new prompt before it drafts. The time for this, divided by the generated tokens,
+is added to the cost of every arm that drafts. With long prompts and short answers, drafting may not pay.
 
 Surveying. The measured costs have errors, and an arm that looks too expensive would not run for a long time. So at
 first every second round runs an arm that may still be the best, until the error of its cost is below SURVEY_SD.
@@ -42,8 +42,8 @@ SWITCH_ROUNDS = 4
 CATCH_UP_SHARE = 0.2  # a round that spends more of its seconds on a lag does not time its arm
 OPTIMISM = 0.5  # `optimistic` raises all depths at once; independent errors add up to about half of that
 PAYBACK_ROUNDS = 500
-READ_FADE = 0.5 ** (1 / 400)  # each round: the average over new prompts has a half-life of 400 rounds
-ANSWER_TOKENS = 128  # that a running request is assumed to generate yet
+READ_DECAY = 0.5 ** (1 / 400)  # each round: the average over new prompts has a half-life of 400 rounds
+REMAINING_TOKENS = 128  # expected remaining output tokens of a running request
 EXPLORE = 0.01  # of rounds
 EXPLORE_LOSS = 0.005  # of throughput
 EXPLORE_OFF, EXPLORE_NEIGHBOR, EXPLORE_PROMISING = 0.3, 0.15, 0.4  # weights; NEIGHBOR for each side
@@ -176,7 +176,7 @@ class Budget:
             return self._explore(known.arm, self._forecast(load), load)
         forecast = self._forecast(load)
         catch_up_s = self._catch_up_seconds(sum(load.draft_lags))
-        token_read_s = self._read_s / (self._read_tokens + ANSWER_TOKENS * load.num_requests)
+        token_read_s = self._read_s / (self._read_tokens + REMAINING_TOKENS * load.num_requests)
         rates = [
             tokens / (seconds + (catch_up_s / PAYBACK_ROUNDS + tokens * token_read_s) * (arm > 0))
             for arm, (tokens, seconds) in enumerate(zip(forecast.tokens, forecast.seconds, strict=True))
@@ -198,8 +198,8 @@ class Budget:
 
     def observe(self, report: RoundReport) -> None:
         """Learns from the result of a round."""
-        self._read_s *= READ_FADE
-        self._read_tokens = (self._read_tokens + report.num_tokens) * READ_FADE
+        self._read_s *= READ_DECAY
+        self._read_tokens = (self._read_tokens + report.num_tokens) * READ_DECAY
         if report.seconds is not None:
             self._observe_seconds(report.decision, report.seconds, report.num_tokens)
         self.acceptance_model.observe(report.traces)

@@ -44,7 +44,7 @@ class CostKey:
         target: The digest of the target's sizes.
         head: The digest of the head's sizes.
         dtype: The dtype of the KV memory.
-        threads: The number of CPU threads of torch.
+        threads: The number of CPU threads of a forward.
         compiled: True if the target runs compiled (kernels/aot_compile.py).
         version: The versions of eyas and torch, and whether the target's layers are packed (kernels/cpu_linear.py).
     """

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not can_pack(torch.float32), reason="no C operat
 SCRIPT = """
 import os, sys, threading, time
 import torch
-from eyas.kernels.cpu_linear import PackedWeight, count_threads, start_team
+from eyas.kernels.cpu_linear import PackedWeight, count_threads, use_thread_pool
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -31,7 +31,7 @@ def check():
     for (weight, rows), before in zip(cases, expected, strict=True):
         assert torch.equal(weight(rows), before)
 
-start_team(int(sys.argv[1]))
+use_thread_pool(int(sys.argv[1]))
 assert count_threads() == int(sys.argv[1])
 for _ in range(20):
     check()
