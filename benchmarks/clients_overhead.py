@@ -231,7 +231,7 @@ def serve(digest: str, words: Sequence[str]) -> int:
 
     signal.signal(signal.SIGUSR1, switch)
     signal.signal(signal.SIGUSR2, tell)
-    without = mock.patch("eyas.cli.generate.digest_target", return_value=digest)
+    without = mock.patch("eyas.cli.generate.verify_target", return_value=(digest, None))
     with without if digest else contextlib.nullcontext():
         return run_eyas(["serve", "--port", "0", "--slots", str(STREAMS), *words])
 

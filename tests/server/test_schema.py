@@ -47,7 +47,7 @@ IS_RANDOM = "EYAS_SCHEMA_EXAMPLES" in os.environ
 EXAMPLES = int(os.environ.get("EYAS_SCHEMA_EXAMPLES", "20"))
 # What a body that fits its schema may be refused for: what the schema cannot know, because it depends on the model, on
 # the size of the server or on the library of grammars.
-CODES = {"context_length_exceeded", "tools_not_supported", "too_many_choices"}
+CODES = {"context_length_exceeded", "tools_not_supported", "unknown_tool", "too_many_choices"}
 CODES |= {"unknown_token_id", "suffix_not_supported", "invalid_grammar"}
 
 

@@ -126,6 +126,8 @@ def to_validation_error(
         return bad_request(text, param=param, code="missing_parameter")
     if first["type"] == "value_error":  # raised by our own validators, with a whole sentence
         return bad_request(str(first["ctx"]["error"]), param=param)
+    if first["type"] == "unknown_tool":
+        return bad_request(first["msg"], param=param, code="unknown_tool")
     # A union gives one error for each of its branches, all about the same parameter.
     wanted = [_requirement(error) for error, other in zip(errors, paths, strict=True) if other[:1] == path[:1]]
     text = f"{param or 'The request body'} is {_format_value(first['input'])}, but must be "

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from eyas.engine.request import Speculation
 from eyas.server.openai_messages import (
@@ -161,12 +162,13 @@ def chosen_names(choice: ToolChoice | None) -> list[str] | None:
 
 
 def check_tool_choice(named: Sequence[str], tools: Sequence[str]) -> None:
-    """Raises ValueError without tools, or if one that `tool_choice` names is missing."""
+    """Raises ValueError without tools, and PydanticCustomError if one that `tool_choice` names is missing."""
     if not tools:
         raise ValueError("tool_choice works only with tools. Add tools or remove tool_choice.")
     unknown = set(named) - set(tools)
     if unknown:
-        raise ValueError(f"tool_choice names {min(unknown)!r}, which is not one of the tools. Add it to tools.")
+        text = "tool_choice names {name}, which is not one of the tools. Add it to tools."
+        raise PydanticCustomError("unknown_tool", text, {"name": repr(min(unknown))})
 
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]

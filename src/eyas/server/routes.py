@@ -54,8 +54,8 @@ COMMON_ERRORS = _describe_errors({401: "No valid API key.", 500: "The server fai
 BODY_ERRORS = COMMON_ERRORS | _describe_errors(
     {
         400: "A wrong parameter. The message says what to do. Codes for a body that fits its schema: "
-        "context_length_exceeded, tools_not_supported, too_many_choices, unknown_token_id, suffix_not_supported, "
-        "invalid_grammar. They depend on the served model and on the size of the server.",
+        "context_length_exceeded, tools_not_supported, unknown_tool, too_many_choices, unknown_token_id, "
+        "suffix_not_supported, invalid_grammar. They depend on the served model and on the size of the server.",
         404: "Another model than the served one.",
         413: "The body is too large.",
         415: "The content type is not JSON.",
