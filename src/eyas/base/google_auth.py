@@ -2,7 +2,7 @@
 
 A CustomJob of Vertex AI has no variables that refer to secrets. So it gets their names, and `load_secrets` reads them:
 
-    EYAS_SECRETS="HF_TOKEN=projects/P/secrets/NAME/versions/latest"  ->  HF_TOKEN=VALUE for this process and its children
+    EYAS_SECRETS="HF_TOKEN=projects/P/secrets/NAME/versions/latest"  ->  HF_TOKEN=VALUE here and in child processes
 """
 
 import base64
