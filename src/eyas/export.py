@@ -30,7 +30,7 @@ from eyas.base.provenance import Provenance, StageInputs, digest_file, digest_js
 from eyas.base.storage import write_atomic, write_json_atomic
 from eyas.data.ledger.cards import render_data_section
 from eyas.formats.fit import require_fit
-from eyas.formats.head_dir import CONFIG_FILE, StoredHead, digest_head, read_head
+from eyas.formats.head_dir import ACCEPTANCE_FILE, CONFIG_FILE, StoredHead, digest_head, read_head
 from eyas.formats.parity import MAX_TOKENS, TOLERANCE, TargetStates, compare_with_reference
 from eyas.formats.sglang_vllm import ENGINE_FORMATS, sglang_flags, vllm_flags, write_engine_dir
 from eyas.model.target import Target
@@ -179,7 +179,7 @@ def render_readme(
         file_digests: The digest of each other file in the directory, by name.
     """
     ledger = inputs.read_finished("prompts", "ledger.json") if inputs.is_trained_here else None
-    acceptance = inputs.read_finished("eval", "acceptance.json")
+    acceptance = inputs.read_finished("eval", ACCEPTANCE_FILE)
     name, data = (
         public_name(target.info.name),
         "## Data and licenses\n\nNothing is known of the data that trained this head.",

@@ -113,7 +113,7 @@ def _pem(key: rsa.RSAPrivateKey) -> bytes:
 
 @contextmanager
 def endpoint(api, tls: ssl.SSLContext, name: str, step_s: float) -> Iterator[FakeServer]:
-    """What answers behind an endpoint's own host: streams, for who has the token."""
+    """Runs the server behind the endpoint's own host. It streams answers to clients that send the token."""
     path = f"/v1/{PARENT}/endpoints/{name}:streamRawPredict"
     with fake_server(Manner(tokens=8, step_s=step_s, key=TOKEN, path=path), tls=tls) as server:
         api.hosts[name] = urlsplit(server.url).netloc

@@ -1,11 +1,10 @@
-"""What a job finds on Google Cloud, on loopback: the metadata server with its tokens, and Secret Manager.
+"""Imitates two services of Google Cloud on this machine: the metadata server, which gives tokens, and Secret Manager.
 
 Written after https://docs.cloud.google.com/compute/docs/access/authenticate-workloads and
 https://docs.cloud.google.com/secret-manager/docs/reference/rest.
 """
 
 import base64
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from tests.doubles.loopback import Loopback
+from tests.doubles.loopback import Loopback, send_json
 
 TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"
 
@@ -53,27 +52,19 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == TOKEN_PATH and self.headers["Metadata-Flavor"] == "Google":
             store.asked += 1
             token = {"access_token": store.token, "expires_in": 3599, "token_type": "Bearer"}
-            self._send(503 if store.asked in store.no_token else 200, token)
+            send_json(self, 503 if store.asked in store.no_token else 200, token)
         elif self.headers["Authorization"] != f"Bearer {store.token}":
-            self._send(401, {"error": {"code": 401}})
+            send_json(self, 401, {"error": {"code": 401}})
         elif name not in store.secrets or not self.path.endswith(":access"):
-            self._send(403, {"error": {"code": 403, "message": f"denied on {name}"}})
+            send_json(self, 403, {"error": {"code": 403, "message": f"denied on {name}"}})
         else:
             data = base64.b64encode(store.secrets[name].encode()).decode()
-            self._send(200, {"name": name, "payload": {"data": data}})
-
-    def _send(self, status: int, body: Any) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+            send_json(self, 200, {"name": name, "payload": {"data": data}})
 
 
 @contextmanager
 def google(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Iterator[FakeGoogle]:
-    """Runs it in the place of both services."""
+    """Runs the imitation, and sends the requests of `base.google_auth` to it."""
     with FakeGoogle(**settings) as store:
         monkeypatch.setattr("eyas.base.google_auth.TOKEN_URL", f"{store.url}{TOKEN_PATH}")
         monkeypatch.setattr("eyas.base.google_auth.SECRET_MANAGER", f"{store.url}/v1")

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.doubles.gcs import Fault
-from tests.doubles.loopback import Loopback
+from tests.doubles.loopback import Loopback, send_json
 
 V1 = "google.cloud.aiplatform.v1."
 RESPONSES = {"upload": f"{V1}UploadModelResponse", "create": f"{V1}Endpoint", "deploy": f"{V1}DeployModelResponse"}
@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.what == "lost":
             self._error(503, "the answer was lost")
         elif status == 200:
-            self._send(200, reply)
+            send_json(self, 200, reply)
         else:
             self._error(status, str(reply))
 
@@ -215,12 +215,4 @@ class _Handler(BaseHTTPRequestHandler):
         return 200, self.store.begin("mutate", name, lambda: one["dedicatedResources"].update(told))
 
     def _error(self, status: int, message: str) -> None:
-        self._send(status, {"error": {"code": status, "message": message, "status": "FAILED"}})
-
-    def _send(self, status: int, body: Any) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        send_json(self, status, {"error": {"code": status, "message": message, "status": "FAILED"}})

@@ -119,7 +119,7 @@ def test_a_call_that_max_tokens_cuts_is_content(pair):
 
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
 def test_a_stop_string_inside_a_call_ends_the_answer(pair, choice):
-    """As in vLLM. What is left of the call is content, unless its arguments are complete."""
+    """vLLM does the same. A cut call becomes content. If its arguments are complete, it stays a call."""
     keys = {"tool_choice": choice, "parallel_tool_calls": False, "return_token_ids": True}
     (whole,) = ask(pair, **keys)["choices"]
     (call,) = whole["message"]["tool_calls"]

@@ -83,7 +83,7 @@ def head(sureness: float, truth: float, seed: int, num_samples: int = 1500) -> H
 
 
 def hazards(one: Head) -> dict[str, tuple[float, ...]]:
-    """What `eyas eval` would measure of this head: by arm, the conditional acceptance at each depth."""
+    """Returns the conditional acceptance at each depth, by arm, as `eyas eval` measures it."""
     found = {}
     for arm in ARMS[1:]:
         accepted_S = np.array([sample.accepted[arm.name] for sample in one.samples])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.speculation.simulation import ARMS, Head, head
 
+from eyas.base.errors import InputError
 from eyas.speculation.acceptance_model import (
     FIRST_BUCKET,
     HALF_LIFE,
@@ -156,6 +157,14 @@ def test_the_estimates_start_from_the_evaluation() -> None:
     ]
     for nothing in (None, {}, {"schema": 1, "tasks": {}}):
         assert tokens(AcceptanceModel(ARMS, AcceptancePrior.from_json(nothing))) == without
+
+
+@pytest.mark.parametrize(
+    "arms", [["tree8"], {"tree8": 3}, {"tree8": {}}, {"tree8": {"by_depth": ["high"]}}, {"tree8": {"by_depth": [1.2]}}]
+)
+def test_a_damaged_evaluation_is_refused(arms: object) -> None:
+    with pytest.raises(InputError, match="acceptance"):
+        AcceptancePrior.from_json({"arms": arms})
 
 
 def test_other_texts_overrule_the_evaluation(poor: Head) -> None:

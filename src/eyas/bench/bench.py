@@ -27,7 +27,7 @@ from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.evalsets import FAMILIES
 from eyas.evaluation.reference_drafters import NgramTable
 from eyas.features.reader import Features
-from eyas.formats.head_dir import read_head
+from eyas.formats.head_dir import ACCEPTANCE_FILE, read_head
 from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, resolve_target
@@ -100,7 +100,7 @@ def run(
     if provenance.is_finished(out_dir, origin) and all((out_dir / name).is_file() for name in origin.undigested):
         return provenance.read_provenance(out_dir)
     provenance.mark_unfinished(out_dir)
-    acceptance = json.loads((inputs.evaluation / "acceptance.json").read_bytes())
+    acceptance = json.loads((inputs.evaluation / ACCEPTANCE_FILE).read_bytes())
     stored = dataclasses.replace(stored, acceptance=acceptance)
     prompts, num_too_long = load_workload(config, inputs.features, target)
     draft = Eagle3Spec.on(target.model.device, stored, config.shape)

@@ -18,6 +18,7 @@ from eyas.chat.render import highlight_supervised, render
 from eyas.cli.deploy import build_jobs, write_configured_manifests
 from eyas.data.prompts import LEDGER_FILE
 from eyas.evalsets import FAMILIES, example
+from eyas.formats.head_dir import ACCEPTANCE_FILE
 from eyas.formats.sglang_vllm import sglang_flags, vllm_flags
 from eyas.model.devices import check_one_device
 from eyas.recipe import STAGES, Run, load_quickstart_recipe, open_run
@@ -29,7 +30,7 @@ RESULTS = ("bench", "results.json")
 OUTPUT_FILES = {
     "run": RESULTS,
     "bench": RESULTS,
-    "eval": ("eval", "acceptance.json"),
+    "eval": ("eval", ACCEPTANCE_FILE),
     "prompts": ("prompts", LEDGER_FILE),
 }
 OUTPUT_FILES |= {"export": ("export", export.PARITY_FILE), "tune": ("tune", tune.FILE)}

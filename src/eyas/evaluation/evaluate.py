@@ -30,10 +30,10 @@ from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.features.shard import RowInfo
 from eyas.formats.fit import require_fit
-from eyas.formats.head_dir import StoredHead, read_head
+from eyas.formats.head_dir import ACCEPTANCE_FILE, StoredHead, read_head
 from eyas.model.devices import DTYPES
 from eyas.model.target import Target
-from eyas.speculation.arms import default_arms
+from eyas.speculation.arms import default_arms, largest_arms
 from eyas.tree.acceptance_length import AcceptanceStats, RequestRounds, context_label, summarize
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
@@ -41,7 +41,6 @@ from eyas.tree.shape import TreeShape
 STAGE = "eval"
 SCHEMA = 1
 ARM_TEXTS = 48
-LONGEST_CHAIN = max(arm.depth for arm in default_arms() if arm.is_chain)
 CONFIDENT_PROB = 0.9  # below this top-1 probability, a token counts as uncertain
 
 
@@ -132,7 +131,7 @@ def run(
     report["arms"] = measure_arms(config, stored, features, target)
     report["draft_vocab"] = measure_vocab_sizes(config.shape, stored, (features, training), target)
     provenance.mark_unfinished(out_dir)
-    write_json_atomic(out_dir / "acceptance.json", report)
+    write_json_atomic(out_dir / ACCEPTANCE_FILE, report)
     return provenance.finish_stage(out_dir, origin, started_s)
 
 
@@ -143,12 +142,12 @@ def measure_arms(config: EvalConfig, stored: StoredHead, features: Features, tar
     """
     settings = (features, sample_held_out(features, ARM_TEXTS, config.seed), [(stored.head, stored.vocab)], target)
     entries = {}
-    for arm in default_arms():
-        if arm.shape is not None and (not arm.is_chain or arm.depth == LONGEST_CHAIN):
-            (rounds,) = replay_heads(*settings, arm.shape, config.batch_tokens)
-            if rounds:
-                stats = summarize(list(rounds.values()), config.seed)
-                entries[arm.name] = _length_entry(stats) | {"by_depth": [depth.rate for depth in stats.by_depth]}
+    for arm in largest_arms(default_arms()):
+        assert arm.shape is not None, "these arms draft"
+        (rounds,) = replay_heads(*settings, arm.shape, config.batch_tokens)
+        if rounds:
+            stats = summarize(list(rounds.values()), config.seed)
+            entries[arm.name] = _length_entry(stats) | {"by_depth": [depth.rate for depth in stats.by_depth]}
     return entries
 
 

@@ -34,13 +34,8 @@ HEADERS = (HEADER, LINEAR_HEADER, HEADER.with_name("cpu_thread_pool.h"), HEADER.
 # No -ffast-math: a masked score is an infinity. The two -fno-* allow vector selections and change no result.
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-shared")
 LINKS = ("-Wl,--as-needed", *openmp(), "-lm")
-SOURCE = LibrarySource(
-    HEADER.with_suffix(".c"),
-    HEADERS,
-    FLAGS,
-    LINKS,
-    (LINEAR_HEADER.with_suffix(".c"), HEADER.with_name("cpu_thread_pool.c")),
-)
+MORE = (LINEAR_HEADER.with_suffix(".c"), HEADER.with_name("cpu_thread_pool.c"))
+SOURCE = LibrarySource(HEADER.with_suffix(".c"), HEADERS, FLAGS, LINKS, MORE)
 # The library of prebuild.py: for any x86-64 with AVX2 instead of the building machine.
 PORTABLE = dataclasses.replace(
     SOURCE, flags=tuple("-march=x86-64-v3" if flag == "-march=native" else flag for flag in FLAGS)

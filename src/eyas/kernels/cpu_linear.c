@@ -144,12 +144,12 @@ static void widen_input(const struct linear *l, float *to, int64_t t) {
     to[l->num_in] = 0;
 }
 
-/* The rows t0..t0 + rows - 1 of a layer, whose panels are divided into shares. */
+/* The rows t0..t0 + rows - 1 of a layer, whose panels are divided into shares of `size`. */
 struct block {
   const struct linear *l;
   const float *x;
   float *widened;
-  int64_t x_row, t0, rows, steps, panels, shares;
+  int64_t x_row, t0, rows, steps, panels, size;
 };
 
 static void widen_row(void *context, int64_t t) {
@@ -159,10 +159,7 @@ static void widen_row(void *context, int64_t t) {
 
 static void run_share(void *context, int64_t i) {
   const struct block *b = context;
-  const int64_t groups = (b->panels + GROUP - 1) / GROUP, size = b->shares == groups ? GROUP : 0;
-  const int64_t from = size ? i * size : b->panels * i / b->shares;
-  const int64_t to = size ? least(from + size, b->panels) : b->panels * (i + 1) / b->shares;
-  run_panels(b->l, b->x, b->x_row, b->t0, b->rows, b->steps, from, to);
+  run_panels(b->l, b->x, b->x_row, b->t0, b->rows, b->steps, i * b->size, least((i + 1) * b->size, b->panels));
 }
 
 /* Fills `out`. Returns 0, or 1 if there is no memory. */
@@ -179,16 +176,15 @@ int eyas_linear(const struct linear *l) {
     room = scratch ? needed : 0;
     if (!scratch) return 1;
   }
-  const int64_t groups = (panels + GROUP - 1) / GROUP;
   for (int64_t t0 = 0; t0 < l->num_rows; t0 += BLOCK) {
     const int64_t rows = least(l->num_rows - t0, BLOCK), work = rows * l->num_in;
     const int num_threads = work * l->num_out < MIN_WORK ? 1 : least(eyas_threads(l->num_threads), panels);
     /* Many small shares, so that a preempted thread delays little work. With few panels: one share per thread. */
-    const int64_t shares = groups >= 4 * num_threads ? groups : num_threads;
+    const int64_t size = panels >= 4 * GROUP * num_threads ? GROUP : (panels + num_threads - 1) / num_threads;
     const float *x = l->is_bf16 ? scratch : (const float *)l->x + t0 * l->x_row;
-    struct block b = {l, x, scratch, x_row, t0, rows, steps, panels, shares};
+    struct block b = {l, x, scratch, x_row, t0, rows, steps, panels, size};
     if (l->is_bf16) eyas_parallel_for(work < MIN_WORK / 4 ? 1 : num_threads, rows, widen_row, &b);
-    eyas_parallel_for(num_threads, shares, run_share, &b);
+    eyas_parallel_for(num_threads, (panels + size - 1) / size, run_share, &b);
   }
   return 0;
 }

@@ -35,13 +35,13 @@ from eyas.base.provenance import require_finished
 from eyas.bench.results import RESULTS_FILE
 from eyas.bench.results import SCHEMA as RESULTS_SCHEMA
 from eyas.evaluation.evaluate import SCHEMA as ACCEPTANCE_SCHEMA
+from eyas.formats.head_dir import ACCEPTANCE_FILE
 from eyas.monitoring.acceptance_log import AcceptanceRecord, temperature_slice
 from eyas.recipe import RECIPE_FILE, Recipe
 from eyas.tree.intervals import Interval, ratio_interval
 from eyas.tree.shape import TreeShape
 
 SCHEMA = 1
-ACCEPTANCE_FILE = "acceptance.json"
 MIN_ROUNDS = 200
 MIN_REQUESTS = 10  # tree.acceptance_length: a bootstrap over fewer is too narrow
 MARGIN = 0.05

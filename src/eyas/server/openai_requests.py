@@ -182,13 +182,7 @@ class ChatRequest(GenerationRequest):
         any_of(  # few branches in all: a generator of requests combines those of every rule
             given("tool_choice", {"const": "none"}),
             {"properties": {"tool_choice": {"type": "null"}, "tools": {"enum": [[], None]}}},
-            {
-                "allOf": [
-                    given("tools", SOME),
-                    null("guided_regex"),
-                    {"properties": {"structured_outputs": null("regex")}},
-                ]
-            },
+            {"properties": {"tools": SOME, **NO_REGEX}, "required": ["tools"]},
         ),
         any_of(null("top_logprobs"), given("logprobs", {"const": True})),
     )

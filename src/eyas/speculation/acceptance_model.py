@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from eyas.base.errors import InputError
 from eyas.speculation.acceptance_trace import AcceptanceTrace
-from eyas.speculation.arms import Arm
+from eyas.speculation.arms import Arm, largest_arms
 from eyas.tree.acceptance_length import context_bucket
 
 HALF_LIFE = 400  # rounds
@@ -51,9 +52,22 @@ class AcceptancePrior:
 
     @classmethod
     def from_json(cls, acceptance: Mapping[str, Any] | None) -> "AcceptancePrior":
-        """Returns the prior from the content of acceptance.json. It is empty if there is no such file or an old one."""
+        """Returns the prior from the content of acceptance.json. It is empty if there is no such file or an old one.
+
+        Raises:
+            InputError: The key `arms` does not have the form that `eyas eval` writes.
+        """
         arms = (acceptance or {}).get("arms", {})
-        return cls({name: tuple(arm["by_depth"]) for name, arm in arms.items() if arm["by_depth"]})
+        problem = InputError(
+            "The key `arms` of acceptance.json has a wrong form", "Run `eyas eval` again, or remove it"
+        )
+        try:
+            by_depth = {name: tuple(map(float, arm["by_depth"])) for name, arm in arms.items()}
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise problem from None
+        if not all(0 <= share <= 1 for shares in by_depth.values() for share in shares):
+            raise problem
+        return cls(by_depth)
 
 
 DEFAULT_PRIOR = AcceptancePrior({})
@@ -122,17 +136,13 @@ class AcceptanceModel:
 
     def __init__(self, arms: Sequence[Arm], prior: AcceptancePrior = DEFAULT_PRIOR) -> None:
         """Initializes the estimates with the prior. Requirement: the first of `arms` is the arm `off`."""
-        chains = [arm for arm in arms if arm.is_chain]
-        largest = [max(chains, key=lambda arm: arm.depth)] if chains else []  # the largest arm of each family
+        largest = largest_arms(arms)  # of each family
         self._place: dict[Arm, tuple[int, int] | None] = {}
         for arm in arms:
             if arm.shape is None:
                 self._place[arm] = None
-            elif arm.is_chain:
-                self._place[arm] = (0, arm.depth)
             else:
-                self._place[arm] = (len(largest), arm.depth)
-                largest.append(arm)
+                self._place[arm] = (0 if arm.is_chain else largest.index(arm), arm.depth)
         self._families = [_Family(arm.shape.top_k, arm.nodes, arm.depth) for arm in largest if arm.shape is not None]
         self._prior = _build_prior(largest, prior)
         self._tables: dict[int, _Table] = {}

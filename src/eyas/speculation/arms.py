@@ -11,6 +11,7 @@ shows the acceptance of the smaller one. Each level of a tree costs one forward 
 depth: 8 nodes rarely reach below depth 4. With 32 nodes and depth 6, most paths would end too early.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eyas.tree.shape import TreeShape, chain_shape
@@ -46,6 +47,12 @@ class Arm:
 
 OFF = Arm("off", None)
 """Plain decoding: no drafting, no extend."""
+
+
+def largest_arms(arms: Sequence[Arm]) -> list[Arm]:
+    """Returns the arms whose acceptance shows that of all: the longest chain, if there is a chain, and each tree."""
+    chains = sorted((arm for arm in arms if arm.is_chain), key=lambda arm: arm.depth)
+    return [*chains[-1:], *(arm for arm in arms if arm.shape is not None and not arm.is_chain)]
 
 
 def default_arms() -> tuple[Arm, ...]:
