@@ -14,7 +14,9 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from random import Random
 
@@ -45,7 +47,7 @@ PRIOR = {
 }  # fmt: skip
 PRIOR_STRENGTH = 4.0  # of all languages together
 STRENGTH = {"features": 1.0, "words": 2.0}  # of one language
-NAMES_PER_TEXT, FILLINGS = 3, 3
+NAMES_PER_TEXT, FILLINGS = 2, 3
 PUBLIC_COSTS = 1.2  # a public name or number that is changed costs more than a private one that stays
 SCHOOL_WEIGHT = 0.6
 MOVED_WEIGHT = 0.5  # of a private value in the place of a public name
@@ -183,7 +185,8 @@ def collect(sets: Sequence[TextSet], data: Path | None) -> Collector:
                 filled = fill(template.group, template.text, texts, Random(f"{template.group} {number}"))
                 planted = {value.value: value.slot for value in filled.planted}
                 collector.add(filled.text, language, template.group, planted)
-    for number, record in enumerate(read_records(data, "gsm8k-train")[:MAX_SCHOOL] if data else ()):
+    with_school = data is not None and any(texts.language == "en" for texts in sets)
+    for number, record in enumerate(read_records(data, "gsm8k-train")[:MAX_SCHOOL] if with_school else ()):
         collector.add(record["question"], "en", f"gsm8k {number}", {}, SCHOOL_WEIGHT)
     collector.values += list(move_values(collector))
     return collector
@@ -317,8 +320,13 @@ def main() -> int:
     parsed = parser.parse_args()
     torch.set_num_threads(1)
     languages, errors = tuple(parsed.languages.split(",")), list[str]()
-    collector = collect(sets_of(languages, "develop"), parsed.data)
-    tables = {"names": {"": collector.names}, "values": {"private": collector.values, "dropped": collector.dropped}}
+    with ProcessPoolExecutor() as pool:
+        collectors = list(pool.map(collect, ([texts] for texts in sets_of(languages, "develop")), repeat(parsed.data)))
+    names, values, dropped = (
+        [one for collector in collectors for one in getattr(collector, table)]
+        for table in ("names", "values", "dropped")
+    )
+    tables = {"names": {"": names}, "values": {"private": values, "dropped": dropped}}
     for use in tables if parsed.only is None else [parsed.only]:
         texts: dict[str, str] = defaultdict(str)
         for table, examples in tables[use].items():

@@ -1,6 +1,6 @@
 """Fits src/eyas/privacy/data/tagger_weights.toml: the weights with which the tagger finds names in running text.
 
-    python benchmarks/fit_name_tagger.py [--check DIR] [--scripts cased,unicased,cjk] [--write]
+    python benchmarks/fit_name_tagger.py [--check DIR] [--write]
 
 Logistic regression on our own texts: benchmarks/name_texts with marked names, the develop half of
 benchmarks/privacy_texts, and the labeled set of benchmarks/pii_set.py. Without --write, it prints how many words of
@@ -11,42 +11,45 @@ which nothing is fitted to.
 import argparse
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from random import Random
 
 import pii_set
 import torch
+from fit_context import to_rows
 from marked_texts import NEWS, OWN_NEWS, news_sentences, research_sentences
 from planted.fill import fill
 from text_sets import sets_of
 
 from eyas.privacy.cjk_words import CJK_LANGUAGES, list_cjk_names, load_cjk_words
-from eyas.privacy.name_tagger import Tagger
-from eyas.privacy.word_lists import LANGUAGES, PACKAGE, UNICASED, person_names, read_data_file
+from eyas.privacy.name_tagger import Tagger, TaggerWeights, load_weights
+from eyas.privacy.word_lists import LANGUAGES, PACKAGE, UNICASED, person_names
 from eyas.privacy.words import split_words
 
 PATH = PACKAGE / "data" / "tagger_weights.toml"
 NAME_TEXTS = Path(__file__).with_name("name_texts")
 FITTED = LANGUAGES
 HEADER = """\
-# Weights of the features with which name_tagger.py decides whether a word belongs to a person's name.
+# Weights of the features with which name_tagger.py decides whether a word belongs to a person's name: a table for each
+# kind of script. Each row is a weight with its features.
 # Source: benchmarks/fit_name_tagger.py, from texts written for eyas.
-
-[weights]
 """
 MARK = re.compile(r"\[\[|\]\]")
-TIMES = 3  # names for each private and each public text
-DRAWN = 5  # names from lists for each of these texts in languages without capital letters
+TIMES = 1  # names for each private and each public text
+DRAWN = 1  # names from lists for each of these texts in languages without capital letters
 SEED_OF_SET = 3  # of the labeled set; `make prove-data` measures another seed
-WEIGHT_OF_SET = 0.5  # its 2,000 texts come from few templates
+# Of a text that comes from a template. Each is there with several names, so it counts less than a marked text.
+WEIGHT_OF_PAIRS, WEIGHT_OF_PLANTED, WEIGHT_OF_SET = 0.15, 0.3, 0.1
 MIN_WORDS = 3  # that a feature occurs in
 STRENGTH = 1.0  # of the prior that pulls the weights to 0
 NAMES_COST = 1.3  # a missed word of a name costs more than a wrong one
 STEPS = 80
-MIN_WEIGHT = 0.02
+SHOWN = 10  # one of so many own texts is counted in what is printed
 
 
 @dataclass(frozen=True)
@@ -69,24 +72,24 @@ def read_marked(line: str, language: str) -> MarkedText:
     return MarkedText(language, text, tuple(names))
 
 
-def own_texts() -> Iterator[MarkedText]:
-    """Yields all texts that the weights are fitted to."""
-    for path in sorted(NAME_TEXTS.glob("*.txt")):
+def own_texts(language: str) -> Iterator[MarkedText]:
+    """Yields the texts of a language that the weights are fitted to."""
+    for path in sorted(NAME_TEXTS.glob(f"{language}.txt")):
         for line in path.read_text("utf-8").splitlines():
             if line and not line.startswith("#"):
                 yield read_marked(line, path.stem)
-    for texts in sets_of(FITTED, "develop"):
+    for texts in sets_of((language,), "develop"):
         rng = Random(texts.language)
         for templates in (texts.private, texts.public):
             for i, template in enumerate(templates):
                 names = [texts.names[(7 * i + 11 * k) % len(texts.names)] for k in range(TIMES)]
                 for name in names + listed_names(texts.language, rng):
-                    yield _marked(template.text.format(name=name), texts.language, [name])
+                    yield _marked(template.text.format(name=name), texts.language, [name], WEIGHT_OF_PAIRS)
         for template in texts.planted:
             filled = fill(template.group, template.text, texts, rng)
             people = [value.value for value in filled.planted if value.slot in ("person", "first", "last")]
-            yield _marked(filled.text, texts.language, people)
-    for labeled in pii_set.build_set(SEED_OF_SET):
+            yield _marked(filled.text, texts.language, people, WEIGHT_OF_PLANTED)
+    for labeled in (labeled for labeled in pii_set.build_set(SEED_OF_SET) if labeled.language == language):
         people = [planted.value for planted in labeled.planted if planted.kind == "PERSON"]
         yield _marked(labeled.text, labeled.language, people, WEIGHT_OF_SET)
 
@@ -122,8 +125,9 @@ def _marked(text: str, language: str, names: Sequence[str], weight: float = 1.0)
 
 @dataclass(frozen=True)
 class Example:
-    """A word: its features, whether it belongs to a name, and its weight."""
+    """A word: the table of its weights, its features, whether it belongs to a name, and its weight."""
 
+    family: str
     features: tuple[str, ...]
     is_name: bool
     weight: float
@@ -138,9 +142,15 @@ def examples(marked: MarkedText) -> Iterator[Example]:
     for i, is_name in enumerate(right):
         follows = i > 0 and right[i - 1] and tagger.may_follow(i)
         if tagger.may_be_name(i, follows):
-            yield Example(tuple(tagger.features(i, follows, lead if follows else ())), is_name, marked.weight)
+            groups = tagger.features(i, follows, lead if follows else ())
+            yield Example(tagger.family(i), tuple(chain(*groups)), is_name, marked.weight)
         if is_name and not follows:
             lead = frozenset(tagger.tables_before(i))
+
+
+def all_examples(language: str) -> list[Example]:
+    """Returns the words of all texts of a language."""
+    return [example for marked in own_texts(language) for example in examples(marked)]
 
 
 def fit(made: Sequence[Example]) -> dict[str, float]:
@@ -167,12 +177,10 @@ def fit(made: Sequence[Example]) -> dict[str, float]:
         return total
 
     optimizer.step(loss)  # pyright: ignore[reportArgumentType]
-    return {
-        feature: round(weights[k].item(), 2) for feature, k in index.items() if abs(weights[k].item()) >= MIN_WEIGHT
-    }
+    return {feature: round(weights[k].item(), 1) for feature, k in index.items()}
 
 
-def describe_names(texts: Sequence[MarkedText], weights: dict[str, float]) -> str:
+def describe_names(texts: Sequence[MarkedText], weights: Mapping[str, TaggerWeights]) -> str:
     """Returns the recall and the precision of these weights, counted in names."""
     total = found = hits = right = 0
     for marked in texts:
@@ -202,36 +210,25 @@ def main() -> int:
     """Fits the weights, prints what they find, and writes them if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", type=Path, metavar="DIR", help="directory of texts with marked names")
-    parser.add_argument("--scripts", default="cased,unicased,cjk", help="fit only the weights of these scripts")
     parser.add_argument("--write", action="store_true", help="write the weights to tagger_weights.toml")
     parsed = parser.parse_args()
     torch.manual_seed(0)
-    texts = list(own_texts())
-    scripts: dict[str, list[Example]] = {}  # each kind of script has its own features
-    for example in (example for marked in texts for example in examples(marked)):
-        scripts.setdefault(_script_of(example.features[0]), []).append(example)
-    fitted = parsed.scripts.split(",")
-    today: dict[str, float] = read_data_file("data/tagger_weights")["weights"]
-    weights = {feature: weight for feature, weight in today.items() if _script_of(feature) not in fitted}
-    for script in fitted:
-        weights |= fit(scripts[script])
-    print(f"{len(texts)} texts, {len(weights)} weights")
-    for label, used in (("today", today), ("fitted", weights)):
+    families: dict[str, list[Example]] = defaultdict(list)
+    with ProcessPoolExecutor() as pool:
+        for example in chain.from_iterable(pool.map(all_examples, FITTED)):
+            families[example.family].append(example)
+    fitted = {family: fit(families[family]) for family in sorted(families)}
+    print(f"{sum(map(len, families.values()))} words, {sum(map(len, fitted.values()))} weights", flush=True)
+    texts = [marked for language in FITTED for k, marked in enumerate(own_texts(language)) if k % SHOWN == 0]
+    new = {family: TaggerWeights(weights) for family, weights in fitted.items()}
+    for label, used in (("today", load_weights()), ("fitted", new)):
         print(f"own texts, {label}: {describe_names(texts, used)}")
         for name, others in check_texts(parsed.check) if parsed.check else ():
-            print(f"{name}, {label}: {describe_names(others, used)}")
+            print(f"{name}, {label}: {describe_names(others, used)}", flush=True)
     if parsed.write:
-        lines = (f"{_quote(feature)} = {weights[feature]}\n" for feature in sorted(weights))
-        PATH.write_text(HEADER + "".join(lines), "utf-8")
+        tables = (f"\n[{family}]\n{to_rows(weights)}" for family, weights in fitted.items())
+        PATH.write_text(HEADER + "".join(tables), "utf-8")
     return 0
-
-
-def _script_of(feature: str) -> str:
-    return next((script for script in ("unicased", "cjk") if feature.startswith(f"{script} ")), "cased")
-
-
-def _quote(feature: str) -> str:
-    return '"' + feature.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 if __name__ == "__main__":

@@ -17,18 +17,10 @@ from eyas.base.provenance import Provenance, check_recorded, digest_bytes, diges
 from eyas.base.storage import StoragePath
 
 EMBEDDED = "embedded"
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-)
-OTHER_FILES = ("chat_template.jinja", "generation_config.json", "model.safetensors.index.json")
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+TOKENIZER_FILES = (*VOCABULARY_FILES, "tokenizer_config.json", "special_tokens_map.json")
+TOKENIZER_FILES += ("added_tokens.json", "merges.txt")
+OTHER_FILES = ("chat_template.jinja", "generation_config.json", "model.safetensors.index.json")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "vocab.txt", "merges.txt"]
 HUB_FILES += ["README.md", "LICEN[SC]E*", "COPYING*", "USE_POLICY*", "NOTICE*"]  # read by the license gate
 LOCAL_FILES: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}

@@ -155,12 +155,16 @@ def load_weights(language: str, use: str) -> dict[str, FeatureWeights]:
         use: "private_names" or "private_values", the name of a file in the folder of the language.
     """
     path = f"languages/{language}/weights/{use}"
-    tables = read_data_file(path if (PACKAGE / f"{path}.toml").is_file() else f"languages/any/weights/{use}")
-    weights = {
+    found = read_weights(path if (PACKAGE / f"{path}.toml").is_file() else f"languages/any/weights/{use}")
+    return {table: FeatureWeights(weights, language) for table, weights in found.items()}
+
+
+def read_weights(path: str) -> dict[str, dict[str, float]]:
+    """Returns the weights in a file of this package whose rows hold a weight and its features: table -> weights."""
+    return {
         table: {feature: float(weight) for weight, features in rows.items() for feature in features.split()}
-        for table, rows in tables.items()
+        for table, rows in read_data_file(path).items()
     }
-    return {table: FeatureWeights(each, language) for table, each in weights.items()}
 
 
 @lru_cache(maxsize=100_000)

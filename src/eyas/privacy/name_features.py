@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterator, Set
 from functools import cache, lru_cache
-from itertools import repeat
+from itertools import pairwise, repeat
 
 from eyas.privacy.cjk_words import CJK_LANGUAGES, HAN, find_script, is_cjk
 from eyas.privacy.dictionary import is_compound, is_known
@@ -78,108 +78,139 @@ class NameFeatures:
         is_near = k >= i - 1 or self.is_uncased or not tables.isdisjoint(RULES["title"])
         return tables if is_near else self.ending.get(self.words.ends[i - 1], frozenset())
 
-    def features(self, i: int, follows: bool, lead: Collection[str]) -> list[str]:
-        """Returns the features of word i.
+    def features(self, i: int, follows: bool, lead: Collection[str]) -> Iterator[tuple[str, ...]]:
+        """Yields the features of word i, in groups that come back with other words, so that their sum is kept.
 
         Args:
             i: Index of the word.
             follows: The word before it belongs to a name.
             lead: The tables of the entries before that name.
         """
-        family = "" if self.forms[i] not in UNCASED else "cjk " if self.language in CJK_LANGUAGES else "unicased "
-        found = ["bias", *self._own_features(i, follows), *self._features_before(i), *self._features_after(i)]
+        form, group, gap = self.forms[i], self.groups[i], self.gaps[i]
+        place = f"{'start' if self.at_start[i] else 'inside'}:{self.nouns}"
+        yield _word_features(self.words.lowers[i], form, group, place, follows, self.language)
+        yield tuple(self._features_of_text(i))
+        if form in UNCASED:
+            yield from self._features_of_script(i, follows)
+        if i:
+            tables, left = frozenset(self.tables_before(i)), self.groups[i - 1]
+            left = left if tables.isdisjoint(RULES["title"]) else "title"
+            lower, before = self.words.lowers[i - 1], self.gaps[i - 1]
+            yield _features_beside(("left", "word_before"), lower, before, form, self.forms[i - 1], left)
+            yield _table_features("before", tables, f"{before}:{form}", group)
+            if i > 1 and self.gaps[i - 2] == "space":
+                tables = self.ending.get(self.words.ends[i - 2], ())
+                yield _table_features("second_before", frozenset(tables), form, "")
+        if i + 1 < len(self.words):
+            lower, right = self.words.lowers[i + 1], self.groups[i + 1]
+            yield _features_beside(("right", "word_after"), lower, gap, form, self.forms[i + 1], right)
+            if gap in ("space", "comma"):
+                yield _table_features("after", frozenset(self._tables_at(i + 1)), form, "")
+            if i + 2 < len(self.words) and self.gaps[i + 1] == "space":
+                yield _table_features("second_after", frozenset(self._tables_at(i + 2)), form, "")
+        else:
+            yield (f"right:end:{form}",)
+        if gap != "space":
+            yield (f"gap:{gap}:{form}",)
         if follows:
-            found.append(f"follows:{self.gaps[i - 1]}:{self.forms[i]}:{self.groups[i]}")
-            found.append(f"follows:{self.nouns}:{self.forms[i]}:{self.groups[i]}")
-            found += [f"lead:{table}:{self.forms[i]}" for table in lead]
-        return [family + feature for feature in found] if family else found
+            yield _features_behind_name(self.gaps[i - 1], form, group, self.nouns, frozenset(lead))
 
-    def _own_features(self, i: int, follows: bool) -> Iterator[str]:
-        words, lower, form, group = self.words, self.words.lowers[i], self.forms[i], self.groups[i]
-        place = "start" if self.at_start[i] else "inside"
-        yield f"is:{form}:{group}:{place}:{self.nouns}"
-        yield f"form:{form}:{place}"
-        yield f"group:{group}"
+    def family(self, i: int) -> str:
+        """Returns the weights that count for word i: "cased", "cjk" or "unicased"."""
+        return "cased" if self.forms[i] not in UNCASED else "cjk" if self.language in CJK_LANGUAGES else "unicased"
+
+    def _tables_at(self, i: int) -> Collection[str]:
+        return self.starting.get(self.words.starts[i], ())
+
+    def _features_of_text(self, i: int) -> Iterator[str]:
+        """Yields the features of word i that depend on the whole text."""
+        words, lower, group = self.words, self.words.lowers[i], self.groups[i]
         if words.is_code(i):
             yield "code"
         if lower in TERMS and is_technical(words.text):
             yield "term"
-        if lower in self.lexicon.last_names:
-            yield f"last:{follows}"
-        if lower in self.lexicon.cities:
-            yield f"city:{follows}"
-        if lower in NAMED_THINGS:
-            yield "thing"
         if is_quoted_word(words.text, words.starts[i], words.ends[i]):
             yield "quoted"
         if words.text.startswith(("'s", "’s"), words.ends[i]):
             yield "possessive"
-        for table in self.starting.get(words.starts[i], ()):
+        for table in self._tables_at(i):
             yield f"in:{table}"
-        if form == "lower":
+        if self.forms[i] == "lower":
             yield f"style:{self.style}:{group}:{self.is_personal}"
-        else:
-            yield f"personal:{self.is_personal}:{group}"
-            if place == "start" and lower in self.capitals:
-                yield f"seen capitalized:{group}"
-            if lower in self.written:
-                yield "seen in lower case"
-        if form in UNCASED:
-            yield f"script:{self.language}:{group}:{follows}"
-            for k, piece in enumerate(group.split(".")):
-                yield f"piece:{k}:{piece}:{follows}"
-                yield f"piece:{k}:{piece}:{follows}:{self.gaps[i]}:{self.groups[i + 1] if i + 1 < len(words) else ''}"
-            yield f"edges:{self.gaps[i - 1] if i else 'start'}:{self.gaps[i]}"
-            if "public_people" in self.ending.get(words.ends[i], ()):
-                yield f"famous:{follows}"
-            yield f"prefix:{lower[:2]}:{group}"
-            yield f"letters:{len(lower)}:{group}"
-            yield f"ends:{lower[:2]}:{lower[-1]}:{follows}"
-        if group in ("unknown", "last", "known", "ending", "compound"):
-            yield f"suffix:{lower[-3:]}"
-            yield f"suffix:{lower[-2:]}"
-
-    def _features_before(self, i: int) -> Iterator[str]:
-        if i == 0:
             return
-        words, form, group, gap = self.words, self.forms[i], self.groups[i], self.gaps[i - 1]
-        is_title = not self.tables_before(i).isdisjoint(RULES["title"])
-        yield f"left:{gap}:{self.forms[i - 1]}:{'title' if is_title else self.groups[i - 1]}"
-        for table in self.tables_before(i):
-            yield f"before:{table}:{gap}:{form}"
-            yield f"before:{table}:{group}"
-        if gap == "space" and self.groups[i - 1] == "stop":
-            yield f"word before:{words.lowers[i - 1]}"
-        if i > 1 and self.gaps[i - 2] == "space":
-            for table in self.ending.get(words.ends[i - 2], ()):
-                yield f"second before:{table}:{form}"
+        yield f"personal:{self.is_personal}:{group}"
+        if self.at_start[i] and lower in self.capitals:
+            yield f"seen_capitalized:{group}"
+        if lower in self.written:
+            yield "seen_in_lower_case"
+        k = next((k for k in range(i + 1, min(i + 4, len(words))) if words.lowers[k] not in PARTICLES), i + 1)
+        if i + 1 < k < len(words) and words.is_capital(k) and self.gaps[k - 1] in ("space", "hyphen"):
+            yield f"particle:{self.forms[i]}:{self.groups[k]}"
 
-    def _features_after(self, i: int) -> Iterator[str]:
-        words, form, gap = self.words, self.forms[i], self.gaps[i]
-        if gap != "space":
-            yield f"gap:{gap}:{form}"
-        if i + 1 >= len(words):
-            yield f"right:end:{form}"
-            return
-        yield f"right:{gap}:{self.forms[i + 1]}:{self.groups[i + 1]}"
-        following = next((k for k in range(i + 1, min(i + 4, len(words))) if words.lowers[k] not in PARTICLES), i + 1)
-        if following > i + 1 and words.is_capital(following) and self.gaps[following - 1] in ("space", "hyphen"):
-            yield f"particle:{form}:{self.groups[following]}"
-        if gap in ("space", "comma"):
-            for table in self.starting.get(words.starts[i + 1], ()):
-                yield f"after:{table}:{form}"
-        if gap == "space" and self.groups[i + 1] == "stop":
-            yield f"word after:{words.lowers[i + 1]}"
-        if i + 2 < len(words) and self.gaps[i + 1] == "space":
-            for table in self.starting.get(words.starts[i + 2], ()):
-                yield f"second after:{table}:{form}"
+    def _features_of_script(self, i: int, follows: bool) -> Iterator[tuple[str, ...]]:
+        """Yields the features of word i in a script without capital letters."""
+        groups, gap, lowers = self.groups, self.gaps[i], self.words.lowers
+        beside = groups[i + 1] if i + 1 < len(lowers) else ""
+        yield _script_features(groups[i], follows, gap, beside)
+        yield (f"edges:{self.gaps[i - 1] if i else 'start'}:{gap}", f"left_letter:{lowers[i - 1][-1] if i else ''}",
+               f"right_letter:{lowers[i + 1][0] if beside else ''}")  # fmt: skip
+
+
+@lru_cache(maxsize=50_000)
+def _word_features(lower: str, form: str, group: str, place: str, follows: bool, language: str) -> tuple[str, ...]:
+    """Returns the features of a word itself. place: "start" or "inside" a sentence, and which words have capitals."""
+    lexicon = load_lexicon()
+    found = ["bias", f"is:{form}:{group}:{place}", f"form:{form}:{place.partition(':')[0]}", f"group:{group}"]
+    found += [f"word:{lower}", f"prefix:{lower[:3]}", f"suffix:{lower[-4:]}"]
+    if group in ("unknown", "last", "known", "ending", "compound"):
+        found += [f"suffix:{lower[-3:]}", f"suffix:{lower[-2:]}"]
+    if lower in lexicon.last_names:
+        found.append(f"last:{follows}")
+    if lower in lexicon.cities:
+        found.append(f"city:{follows}")
+    if lower in NAMED_THINGS:
+        found.append("thing")
+    if form in UNCASED:
+        found += [f"script:{language}:{group}:{follows}", f"ends:{lower[:2]}:{lower[-1]}:{follows}"]
+        found += [f"prefix:{lower[:2]}:{group}", f"letters:{len(lower)}:{group}"]
+        found += [f"letter:{letter}:{min(k, 3)}" for k, letter in enumerate(lower)]
+        found += [f"letters:{first}{second}" for first, second in pairwise(lower)]
+    return tuple(found)
+
+
+@lru_cache(maxsize=50_000)
+def _script_features(group: str, follows: bool, gap: str, beside: str) -> tuple[str, ...]:
+    """Returns the features of the parts of a group, such as "last.ending", and of the group of the next word."""
+    pieces = [f"piece:{k}:{piece}:{follows}" for k, piece in enumerate(group.split("."))]
+    return (*pieces, *(f"{piece}:{gap}:{beside}" for piece in pieces))
+
+
+@lru_cache(maxsize=50_000)
+def _features_beside(names: tuple[str, str], lower: str, gap: str, form: str, near: str, group: str) -> tuple[str, ...]:
+    """Returns the features of the word before or behind. near, group: its form, and its group or "title"."""
+    found = (f"{names[0]}:{gap}:{near}:{group}", f"{names[0]}:{lower}:{form}")
+    return (*found, f"{names[1]}:{lower}") if gap == "space" and group == "stop" else found
+
+
+@lru_cache(maxsize=20_000)
+def _table_features(name: str, tables: frozenset[str], form: str, group: str) -> tuple[str, ...]:
+    """Returns the features of the entries beside a word."""
+    more = (f"{name}:{table}:{group}" for table in tables) if group else ()
+    return (*(f"{name}:{table}:{form}" for table in tables), *more)
+
+
+@lru_cache(maxsize=20_000)
+def _features_behind_name(gap: str, form: str, group: str, nouns: str, lead: frozenset[str]) -> tuple[str, ...]:
+    """Returns the features of a word behind a word of a name. lead: the tables of the entries before that name."""
+    found = (f"follows:{gap}:{form}:{group}", f"follows:{nouns}:{form}:{group}")
+    return (*found, *(f"lead:{table}:{form}" for table in lead))
 
 
 def _lines(words: Words) -> Iterator[range]:
     """Yields the indices of the words of each line."""
     first = 0
     for i in range(len(words)):
-        if "\n" in words.gap(i) or i + 1 == len(words):
+        if "\n" in words.gaps[i] or i + 1 == len(words):
             yield range(first, i + 1)
             first = i + 1
 

@@ -12,17 +12,20 @@ in data/tagger_weights.toml; benchmarks/fit_name_tagger.py fits them to texts wi
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 
+from eyas.privacy.context_model import read_weights
 from eyas.privacy.dictionary import is_known, is_misspelling
 from eyas.privacy.name_features import CUES, MAX_LETTERS, MAX_PARTICLES, RULES, UNCASED, NameFeatures
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import PARTICLES, UNICASED, read_data_file, read_entries
+from eyas.privacy.word_lists import PARTICLES, UNICASED, read_entries
 from eyas.privacy.words import NAMED_THINGS
 
-THRESHOLD = 0.4  # probability from which on a word belongs to a name
-_THRESHOLD_BESIDE_DATA = 0.25  # the same for a capitalized word in a text with other personal data
-_THRESHOLDS_INSIDE = {"core_first": 0.06, "first": 0.2}  # the same for first names inside a sentence
+_THRESHOLD = 0.4  # probability from which on a word belongs to a name
+# The same for a word that is rarely anything else, and for a capitalized word in a text with other personal data.
+_THRESHOLD_OF_NAMES = 0.25
+_THRESHOLDS_INSIDE = {"core_first": 0.06, "first": 0.15, "titled": 0.03}  # the same for first names in a sentence
+_WORDS = frozenset(("ambiguous", "common", "ending", "known", "stop", "stop_name", "town"))  # groups
 _MAX_WORDS = 7  # in a name
 _MANY_WORDS = 400  # from which on equal neighborhoods are decided once
 _REACH = 5  # words on each side on which a decision depends
@@ -40,16 +43,34 @@ _NO_NAMES = frozenset(("known", "stop", "honorific", "particles"))  # groups of 
 _MAX_INITIAL = 2  # letters of a word before a full stop inside a name
 
 
+class TaggerWeights(dict[str, float]):
+    """Feature -> weight. The sums of groups of features are kept, for most of them come back."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        super().__init__(weights)
+        self._sum_of = lru_cache(200_000)(lambda group: sum(self.get(feature, 0.0) for feature in group))
+
+    def probability(self, groups: Iterable[tuple[str, ...]]) -> float:
+        """Returns the probability that a word with these features belongs to a name."""
+        return 1 / (1 + math.exp(-max(-30.0, min(30.0, sum(map(self._sum_of, groups))))))
+
+
+@cache
+def load_weights() -> dict[str, TaggerWeights]:
+    """Returns the weights of data/tagger_weights.toml: kind of script -> weights."""
+    return {family: TaggerWeights(weights) for family, weights in read_weights("data/tagger_weights").items()}
+
+
 class Tagger(NameFeatures):
     """The search for names in one text. Arguments `i` are indices of words."""
 
-    def run(self, weights: Mapping[str, float] | None = None) -> Iterator[Span]:
+    def run(self, weights: Mapping[str, TaggerWeights] | None = None) -> Iterator[Span]:
         """Yields the spans of the names. The score is the probability of the most certain word of the name.
 
         Args:
-            weights: The weight of each feature; None: those of data/tagger_weights.toml.
+            weights: The weights of each kind of script; None: those of data/tagger_weights.toml.
         """
-        used: Mapping[str, float] = weights or read_data_file("data/tagger_weights")["weights"]
+        used = weights or load_weights()
         chances: dict[tuple[object, ...], float] = {}
         first, best, lead = -1, 0.0, frozenset[str]()  # of the name that reaches to the word before word i
         for i in range(len(self.words)):
@@ -62,23 +83,24 @@ class Tagger(NameFeatures):
             key = (*self._neighborhoods[i - _REACH : i + _REACH], i in self.cells, follows, lead)
             if (chance := chances.get(key) if len(key) > 2 * _REACH else None) is None:
                 is_possible = self.may_be_name(i, follows)
-                chance = _probability(self.features(i, follows, lead), used) if is_possible else 0.0
+                chance = used[self.family(i)].probability(self.features(i, follows, lead)) if is_possible else 0.0
                 chances[key] = chance
-            is_usual = self.gaps[i] == "number" or not (is_capital and self.has_data)
-            usual = THRESHOLD if is_usual else _THRESHOLD_BESIDE_DATA
+            is_likely = is_capital and self.has_data and self.gaps[i] != "number"
+            usual = _THRESHOLD if self.groups[i] in _WORDS and not is_likely else _THRESHOLD_OF_NAMES
             is_inside = is_capital and not self.at_start[i]
-            limit = min(usual, _THRESHOLDS_INSIDE.get(self.groups[i], usual)) if is_inside else usual
-            is_part = follows and (self.groups[i - 1] == "kin" or (is_capital and self.gaps[i - 1] == "hyphen"))
-            is_name = (chance >= limit or is_part) and not (follows and self._is_noun_behind_name(i))
-            if first >= 0 and is_capital and self.words.gap(i - 1) == " & " and self.groups[i] in _JOINED:
-                is_name = True  # "Best, Zorvek & Quendla"
+            is_titled = self.gaps[i] == "none" and self.groups[i + 1 : i + 2] == ("honorific",)  # "천요양사님"
+            group = "titled" if is_titled and self.groups[i].startswith("last") else self.groups[i]
+            limit = min(usual, _THRESHOLDS_INSIDE.get(group, usual)) if is_inside or is_titled else usual
+            # "Best, Zorvek & Quendla"
+            is_joined = first >= 0 and is_capital and self.words.gaps[i - 1] == " & " and self.groups[i] in _JOINED
+            is_name = chance >= limit or is_joined or (follows and self._is_sure_part(i))
+            is_name = is_name and not (follows and self._is_noun_behind_name(i))
             if first >= 0 and not (follows and (is_name or self._joins(i))):
                 yield self._to_span(first, i - 1, best)
                 first = -1
-            if is_name:
-                if first < 0:
-                    first, best, lead = i, 0.0, frozenset(self.tables_before(i))
-                best = max(best, chance)
+            if is_name and first < 0:
+                first, best, lead = i, 0.0, frozenset(self.tables_before(i))
+            best = max(best, chance) if is_name else best
         if first >= 0:
             yield self._to_span(first, len(self.words) - 1, best)
 
@@ -98,6 +120,12 @@ class Tagger(NameFeatures):
         if self.nouns != "nouns" or self.groups[i] != "known" or self.gaps[i - 1] != "space":
             return False
         return self.groups[i - 1] not in (*_FIRST_NAMES, "particle")
+
+    def _is_sure_part(self, i: int) -> bool:
+        """Returns True if word i surely belongs to the name before it: "Lena" in "Anna-Lena", "蓝天" in "郜蓝天，"."""
+        before, is_word = self.groups[i - 1], self.groups[i] == "known" and self.gaps[i] != "none"
+        is_given = self.language == "zh" and before.startswith("last.") and is_word
+        return before == "kin" or is_given or (self.words.is_capital(i) and self.gaps[i - 1] == "hyphen")
 
     def _joins(self, i: int) -> bool:
         """Returns True if word i is a particle between two words of a name: "Ana de la Cruz"."""
@@ -174,7 +202,7 @@ class Tagger(NameFeatures):
         return self.groups[i] not in _NO_NAMES or self.forms[i] not in UNCASED or self.words.starts[i] in self.starting
 
     def _may_be_uncased_name(self, i: int, follows: bool) -> bool:
-        group, is_last = self.groups[i], i + 1 == len(self.words)
+        group = self.groups[i]
         is_famous = "public_people" in self.starting.get(self.words.starts[i], ())
         if group == "stop" and follows:  # "फ़ातिमा पी के"
             return self.groups[i - 1] == "initial" and self.words.lowers[i] in read_entries("initials", self.language)
@@ -182,12 +210,7 @@ class Tagger(NameFeatures):
             return is_famous and self.language in UNICASED
         if self.language in UNICASED:
             return follows or group != "known" or is_famous
-        if group == "known" or follows:
-            return follows and (group != "known" or self.language == "zh")  # "郜蓝天": "蓝天" is a word
-        if group[0] not in "-ku" or "foreign" in group or self.gaps[i] == "middle":
-            return True
-        is_titled = not is_last and self.groups[i + 1] == "honorific"
-        return is_titled or not _LOWER_CUES.isdisjoint(self.tables_before(i))
+        return group != "known" or (follows and self.language == "zh")  # "郜蓝天": "蓝天" is a word
 
     def _is_title_or_thing(self, i: int, follows: bool) -> bool:
         """Returns True for a title, a group ("Dear all"), a month, or a part of "Victoria Falls"."""
@@ -208,10 +231,5 @@ class Tagger(NameFeatures):
             is_label = not _LABELS.isdisjoint(self.starting.get(self.words.starts[i], ()))
             is_first = self.groups[i] in _FIRST_NAMES
             return not is_label and (is_first or not _LABELS_OF_PEOPLE.isdisjoint(self.tables_before(i)))
-        is_value = i > 0 and _FIELD_GAP.match(self.words.gap(i - 1)) is not None
+        is_value = i > 0 and _FIELD_GAP.match(self.words.gaps[i - 1]) is not None
         return not is_value or _LABELS_OF_THINGS.isdisjoint(self.tables_before(i))
-
-
-def _probability(features: Iterable[str], weights: Mapping[str, float]) -> float:
-    total = sum(weights.get(feature, 0.0) for feature in features)
-    return 1 / (1 + math.exp(-max(-30.0, min(30.0, total))))

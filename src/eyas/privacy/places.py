@@ -117,7 +117,7 @@ class _Announcements:
         lives = stays = False
         first = last if is_elided else last - 1
         for distance, i in enumerate(range(first, max(-1, first - _REACH_OF_LIVING), -1)):
-            if _EXACT["clause_end"].search(words.gap(i)):
+            if _EXACT["clause_end"].search(words.gaps[i]):
                 break
             tables = self.tables.get(words.ends[i], ())
             lives |= "words_of_living" in tables

@@ -21,7 +21,7 @@ from eyas.privacy.span import KINDS, Span
 from eyas.privacy.value_labels import label_before
 from eyas.privacy.word_lists import read_words
 
-THRESHOLDS = {"code": 1.0, "odd": -0.6}  # logarithm of the odds from which on a value is private, by its form
+THRESHOLDS = {"code": 1.0, "odd": -0.8}  # logarithm of the odds from which on a value is private, by its form
 _THRESHOLD = 0.6  # of the other forms
 _REACH = 30  # characters before a value in which a label such as "order number" says that it is not private
 _CHUNK = re.compile(r"[0-9A-Za-zÀ-ɏЀ-ӿ]+")  # Chinese letters stand beside a number without a blank
@@ -162,7 +162,7 @@ def find_private_values(text: str, known: Sequence[Span], language: str) -> Iter
         shape = _list_shape(text[start:end], form)
         score = context.score(start, end, private) + _add(shape, private)
         if score > THRESHOLDS.get(form, _THRESHOLD) and not _is_public(text, start, end):
-            kind = {"date": "BIRTH_DATE", "handle": "HANDLE", "street": "ADDRESS"}.get(form)
+            kind = {"date": "BIRTH_DATE", "handle": "HANDLE", "odd": "SECRET", "street": "ADDRESS"}.get(form)
             is_dropped = kind is None and context.score(start, end, dropped) + _add(shape, dropped) > 0
             yield Span(start, end, kind or ("SECRET" if is_dropped else "CUSTOMER_ID"), 0.5, "builtin.context")
 

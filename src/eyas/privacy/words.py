@@ -48,13 +48,9 @@ class Words:
     def __len__(self) -> int:
         return len(self.written)
 
-    def gap(self, i: int) -> str:
-        """Returns the text between word i and the next word; for the last word, the text after it."""
-        return self.gaps[i]
-
     @cached_property
     def gaps(self) -> tuple[str, ...]:
-        """The text after each word, as `gap` returns it."""
+        """The text between each word and the next word; for the last word, the text after it."""
         return tuple(map(self.text.__getitem__, map(slice, self.ends, (*self.starts[1:], len(self.text)))))
 
     def is_capital(self, i: int) -> bool:

@@ -17,17 +17,8 @@ from typing import Self
 
 import httpx
 
+from eyas.base import openai_http
 from eyas.base.errors import EyasError, InputError, StageError
-from eyas.base.openai_http import (
-    CHAT_PATH,
-    CONNECT_TIMEOUT_S,
-    auth_headers,
-    backoff_s,
-    describe_error,
-    is_retried,
-    parse_retry_after_s,
-    read_api_key,
-)
 from eyas.base.provenance import digest_json
 from eyas.data.answers.openai_protocol import (
     ChatReply,
@@ -82,7 +73,7 @@ class CompletionClient:
     def __init__(self, config: RespondConfig) -> None:
         """Raises InputError if the environment variable of the API key is missing or invalid."""
         self.config = config
-        self._url = f"{(config.url or '').rstrip('/')}{CHAT_PATH}"
+        self._url = f"{(config.url or '').rstrip('/')}{openai_http.CHAT_PATH}"
         self._read_headers()
         self._outcomes: queue.SimpleQueue[Outcome | Exception] = queue.SimpleQueue()
         self._with_ids = True
@@ -142,7 +133,9 @@ class CompletionClient:
 
     async def _process_questions(self) -> None:
         """Sends one request at a time, with its own HTTP client: a shared client scans all connections."""
-        timeout = httpx.Timeout(self.config.timeout_s, connect=min(CONNECT_TIMEOUT_S, self.config.timeout_s))
+        timeout = httpx.Timeout(
+            self.config.timeout_s, connect=min(openai_http.CONNECT_TIMEOUT_S, self.config.timeout_s)
+        )
         async with httpx.AsyncClient(timeout=timeout, verify=self._tls_context) as client:
             while True:
                 self._outcomes.put(await self._process(client, await self._questions.get()))
@@ -160,7 +153,7 @@ class CompletionClient:
                 reason = str(error)
                 if attempt < self.config.retries:
                     self._outcomes.put(Retried(reason))
-                    await self._sleep(max(error.wait_s, backoff_s(self.config.seed, question.id, attempt)))
+                    await self._sleep(max(error.wait_s, openai_http.backoff_s(self.config.seed, question.id, attempt)))
             except EyasError as error:
                 self._stopping.set()
                 return Failed(question, error)
@@ -190,9 +183,9 @@ class CompletionClient:
         except InputError:
             raise FailedAttemptError("there is no access token for it") from None
         status = response.status_code
-        if is_retried(status):
-            wait_s = parse_retry_after_s(response.headers.get("retry-after"), time.time())
-            raise FailedAttemptError(describe_error(status, response.content), wait_s)
+        if openai_http.is_retried(status):
+            wait_s = openai_http.parse_retry_after_s(response.headers.get("retry-after"), time.time())
+            raise FailedAttemptError(openai_http.describe_error(status, response.content), wait_s)
         if status >= 300:
             return await self._handle_rejection(client, question, response, with_ids)
         try:
@@ -224,7 +217,7 @@ class CompletionClient:
         if with_ids and response.status_code in PROMPT_STATUSES and IDS_KEY in response.text and not is_echo:
             self._with_ids = False  # the server cannot return token ids: the text of answers is rendered instead
             return await self._attempt(client, question)
-        error = describe_error(response.status_code, response.content)
+        error = openai_http.describe_error(response.status_code, response.content)
         if response.status_code in PROMPT_STATUSES:
             return Rejected(question, error)
         raise StageError(
@@ -244,7 +237,7 @@ class CompletionClient:
         )
 
     def _read_headers(self) -> dict[str, str]:
-        return auth_headers(read_api_key(self.config.api_key_env, self._url))
+        return openai_http.auth_headers(openai_http.read_api_key(self.config.api_key_env, self._url))
 
     async def _wait_for_rate_limit(self) -> None:
         if self.config.requests_per_second is None:
