@@ -185,8 +185,8 @@ def collect(sets: Sequence[TextSet], data: Path | None) -> Collector:
                 filled = fill(template.group, template.text, texts, Random(f"{template.group} {number}"))
                 planted = {value.value: value.slot for value in filled.planted}
                 collector.add(filled.text, language, template.group, planted)
-    with_school = data is not None and any(texts.language == "en" for texts in sets)
-    for number, record in enumerate(read_records(data, "gsm8k-train")[:MAX_SCHOOL] if with_school else ()):
+    school = data if any(texts.language == "en" for texts in sets) else None
+    for number, record in enumerate(read_records(school, "gsm8k-train")[:MAX_SCHOOL] if school else ()):
         collector.add(record["question"], "en", f"gsm8k {number}", {}, SCHOOL_WEIGHT)
     collector.values += list(move_values(collector))
     return collector
