@@ -43,7 +43,7 @@ MARK = re.compile(r"\[\[|\]\]")
 TIMES = 1  # names for each private and each public text
 DRAWN = 1  # names from lists for each of these texts in languages without capital letters
 SEED_OF_SET = 3  # of the labeled set; `make prove-data` measures another seed
-# Of a text that comes from a template. Each is there with several names, so it counts less than a marked text.
+# Of a text from a template, whose name is drawn; a marked text weighs 1.
 WEIGHT_OF_PAIRS, WEIGHT_OF_PLANTED, WEIGHT_OF_SET = 0.15, 0.3, 0.1
 MIN_WORDS = 3  # that a feature occurs in
 STRENGTH = 1.0  # of the prior that pulls the weights to 0

@@ -156,7 +156,7 @@ class NameFeatures:
                f"right_letter:{lowers[i + 1][0] if beside else ''}")  # fmt: skip
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=20_000)
 def _word_features(lower: str, form: str, group: str, place: str, follows: bool, language: str) -> tuple[str, ...]:
     """Returns the features of a word itself. place: "start" or "inside" a sentence, and which words have capitals."""
     lexicon = load_lexicon()
@@ -178,14 +178,14 @@ def _word_features(lower: str, form: str, group: str, place: str, follows: bool,
     return tuple(found)
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=20_000)
 def _script_features(group: str, follows: bool, gap: str, beside: str) -> tuple[str, ...]:
     """Returns the features of the parts of a group, such as "last.ending", and of the group of the next word."""
     pieces = [f"piece:{k}:{piece}:{follows}" for k, piece in enumerate(group.split("."))]
     return (*pieces, *(f"{piece}:{gap}:{beside}" for piece in pieces))
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=20_000)
 def _features_beside(names: tuple[str, str], lower: str, gap: str, form: str, near: str, group: str) -> tuple[str, ...]:
     """Returns the features of the word before or behind. near, group: its form, and its group or "title"."""
     found = (f"{names[0]}:{gap}:{near}:{group}", f"{names[0]}:{lower}:{form}")

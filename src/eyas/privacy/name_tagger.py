@@ -48,7 +48,7 @@ class TaggerWeights(dict[str, float]):
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         super().__init__(weights)
-        self._sum_of = lru_cache(200_000)(lambda group: sum(self.get(feature, 0.0) for feature in group))
+        self._sum_of = lru_cache(50_000)(lambda group: sum(self.get(feature, 0.0) for feature in group))
 
     def probability(self, groups: Iterable[tuple[str, ...]]) -> float:
         """Returns the probability that a word with these features belongs to a name."""
