@@ -155,8 +155,9 @@ def find_private_values(text: str, known: Sequence[Span], language: str) -> Iter
     context = split_context(text, tuple((span.start, span.end) for span in known if span.kind == "PERSON"), language)
     private, dropped = map(load_weights(language, "private_values").__getitem__, ("private", "dropped"))
     for start, end, form in values:
-        if form == "code" and text[start - 1 : start] in _EDGES_OF_CELLS and text[end : end + 1] in _EDGES_OF_CELLS:
-            continue  # the heading of a column says what its cells are, see structured_text.py
+        is_cell = text[start - 1 : start] in _EDGES_OF_CELLS and text[end : end + 1] in _EDGES_OF_CELLS
+        if form == "code" and (is_cell or text.count(" ", start, end) >= _MAX_CHUNKS - 1):
+            continue  # the heading of a column says what its cells are, see structured_text.py; the others are lists
         if text[start - 1 : start] == "(" and text[max(0, start - 2) : start - 1].isalnum():
             continue  # an argument of a call: "multiply(148, 412)"
         shape = _list_shape(text[start:end], form)

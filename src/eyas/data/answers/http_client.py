@@ -133,9 +133,8 @@ class CompletionClient:
 
     async def _process_questions(self) -> None:
         """Sends one request at a time, with its own HTTP client: a shared client scans all connections."""
-        timeout = httpx.Timeout(
-            self.config.timeout_s, connect=min(openai_http.CONNECT_TIMEOUT_S, self.config.timeout_s)
-        )
+        connect_s = min(openai_http.CONNECT_TIMEOUT_S, self.config.timeout_s)
+        timeout = httpx.Timeout(self.config.timeout_s, connect=connect_s)
         async with httpx.AsyncClient(timeout=timeout, verify=self._tls_context) as client:
             while True:
                 self._outcomes.put(await self._process(client, await self._questions.get()))
