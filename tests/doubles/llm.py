@@ -185,7 +185,7 @@ class FakeServer:
 
 @contextmanager
 def fake_server(manner: Manner, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[FakeServer]:
-    """Runs a server on a thread of its own until the block ends. tls: the certificate for https; None for http."""
+    """Runs a server in its own thread until the block ends. tls: the certificate for https; None: http."""
     server, ready = FakeServer(manner), threading.Event()
     ends: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 

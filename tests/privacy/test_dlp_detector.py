@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import pytest
+from tests.doubles.loopback import send_json
 
 from eyas.base.errors import InputError, StageError
 from eyas.privacy import dlp_detector as dlp
@@ -87,12 +88,7 @@ def running(service):
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             code, reply = service.answer(self.path, body)
-            data = json.dumps(reply).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            send_json(self, code, reply)
 
         def log_message(self, *_):
             pass

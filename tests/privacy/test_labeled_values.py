@@ -118,6 +118,7 @@ def test_found(kind, text, language, value):
         ("Las palabras clave son 12.", "es"),
         ("nie mam 123456 zł i sin 482133 azúcar", "pl"),
         ("The river at one point in time is 4000 wide", "en"),
+        ("Sort these: word0 word1 word2 word3 word4 word5 word6 word7", "en"),
         ("um 15 Uhr auf Seite 48213", "de"),
         ("国道39号を走る", "ja"),
         ("第3章 第48213页", "zh"),

@@ -18,8 +18,8 @@ from eyas.base.storage import StoragePath
 
 EMBEDDED = "embedded"
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-_MORE = "tokenizer_config.json special_tokens_map.json added_tokens.json merges.txt"
-TOKENIZER_FILES = (*VOCABULARY_FILES, *_MORE.split())
+TOKENIZER_FILES = (*VOCABULARY_FILES, "tokenizer_config.json", "special_tokens_map.json")
+TOKENIZER_FILES += ("added_tokens.json", "merges.txt")
 OTHER_FILES = ("chat_template.jinja", "generation_config.json", "model.safetensors.index.json")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "vocab.txt", "merges.txt"]
 HUB_FILES += ["README.md", "LICEN[SC]E*", "COPYING*", "USE_POLICY*", "NOTICE*"]  # read by the license gate

@@ -24,7 +24,8 @@ from eyas.privacy.words import NAMED_THINGS
 _THRESHOLD = 0.4  # probability from which on a word belongs to a name
 # The same for a word that is rarely anything else, and for a capitalized word in a text with other personal data.
 _THRESHOLD_OF_NAMES = 0.25
-_THRESHOLDS_INSIDE = {"core_first": 0.06, "first": 0.15, "titled": 0.03}  # the same for first names in a sentence
+# The same for first names inside a sentence, and for last names right before a title: "천요양사님".
+_THRESHOLDS_INSIDE = {"core_first": 0.06, "first": 0.15, "titled": 0.03}
 _WORDS = frozenset(("ambiguous", "common", "ending", "known", "stop", "stop_name", "town"))  # groups
 _MAX_WORDS = 7  # in a name
 _MANY_WORDS = 400  # from which on equal neighborhoods are decided once
@@ -77,8 +78,8 @@ class Tagger(NameFeatures):
             if first < 0 and not self._may_begin_name(i):
                 continue
             follows = first >= 0 and i - first < _MAX_WORDS and self.may_follow(i)
-            if i - 1 == first and self.gaps[first] == "comma" and "headers" in lead:
-                follows = True  # "From: Fifita, Tevita"
+            # "From: Fifita, Tevita"
+            follows |= i - 1 == first and self.gaps[first] == "comma" and "headers" in lead
             is_capital = self.words.is_capital(i)
             key = (*self._neighborhoods[i - _REACH : i + _REACH], i in self.cells, follows, lead)
             if (chance := chances.get(key) if len(key) > 2 * _REACH else None) is None:
@@ -88,13 +89,13 @@ class Tagger(NameFeatures):
             is_likely = is_capital and self.has_data and self.gaps[i] != "number"
             usual = _THRESHOLD if self.groups[i] in _WORDS and not is_likely else _THRESHOLD_OF_NAMES
             is_inside = is_capital and not self.at_start[i]
-            is_titled = self.gaps[i] == "none" and self.groups[i + 1 : i + 2] == ("honorific",)  # "천요양사님"
+            is_titled = self.gaps[i] == "none" and self.groups[i + 1 : i + 2] == ("honorific",)
             group = "titled" if is_titled and self.groups[i].startswith("last") else self.groups[i]
             limit = min(usual, _THRESHOLDS_INSIDE.get(group, usual)) if is_inside or is_titled else usual
             # "Best, Zorvek & Quendla"
             is_joined = first >= 0 and is_capital and self.words.gaps[i - 1] == " & " and self.groups[i] in _JOINED
             is_name = chance >= limit or is_joined or (follows and self._is_sure_part(i))
-            is_name = is_name and not (follows and self._is_noun_behind_name(i))
+            is_name = is_name and not (follows and self._ends_before(i))
             if first >= 0 and not (follows and (is_name or self._joins(i))):
                 yield self._to_span(first, i - 1, best)
                 first = -1
@@ -115,11 +116,16 @@ class Tagger(NameFeatures):
         each = zip(words.written, words.gaps, map(starting.get, words.starts), map(ending.get, words.ends), strict=True)
         return [numbers.setdefault(one, len(numbers)) for one in each]
 
-    def _is_noun_behind_name(self, i: int) -> bool:
-        """Returns True if word i is an object of a German sentence: "Brot" in "Gestern hat Anna Meier Brot gekauft"."""
-        if self.nouns != "nouns" or self.groups[i] != "known" or self.gaps[i - 1] != "space":
-            return False
-        return self.groups[i - 1] not in (*_FIRST_NAMES, "particle")
+    def _ends_before(self, i: int) -> bool:
+        """Returns True if the name surely ends before word i.
+
+        "Gestern hat Anna Meier Brot gekauft": a German object. "老裴装": behind "old" or "young", a Chinese last name
+        stands alone.
+        """
+        if self.language == "zh" and i > 1 and self.words.lowers[i - 2] in ("老", "小"):
+            return self.groups[i - 1].startswith("last.")
+        is_object = self.nouns == "nouns" and self.groups[i] == "known" and self.gaps[i - 1] == "space"
+        return is_object and self.groups[i - 1] not in (*_FIRST_NAMES, "particle")
 
     def _is_sure_part(self, i: int) -> bool:
         """Returns True if word i surely belongs to the name before it: "Lena" in "Anna-Lena", "蓝天" in "郜蓝天，"."""
@@ -130,9 +136,8 @@ class Tagger(NameFeatures):
     def _joins(self, i: int) -> bool:
         """Returns True if word i is a particle between two words of a name: "Ana de la Cruz"."""
         lowers = self.words.lowers
-        if lowers[i] not in PARTICLES or i + 1 >= len(lowers) or self.gaps[i] not in ("space", "hyphen"):
-            return False
-        return lowers[i] not in self.no_particles or lowers[i + 1] in PARTICLES  # "Cornelis op den Akker"
+        is_particle = lowers[i] in PARTICLES and i + 1 < len(lowers) and self.gaps[i] in ("space", "hyphen")
+        return is_particle and (lowers[i] not in self.no_particles or lowers[i + 1] in PARTICLES)  # "op den Akker"
 
     def _to_span(self, first: int, last: int, score: float) -> Span:
         words, before = self.words, self.tables_before(first)

@@ -25,6 +25,7 @@ THRESHOLDS = {"code": 1.0, "odd": -0.8}  # logarithm of the odds from which on a
 _THRESHOLD = 0.6  # of the other forms
 _REACH = 30  # characters before a value in which a label such as "order number" says that it is not private
 _CHUNK = re.compile(r"[0-9A-Za-zÀ-ɏЀ-ӿ]+")  # Chinese letters stand beside a number without a blank
+_NUMBERED_WORDS = re.compile(r"([^\W\d]+)\d+(?: \1\d+)+\Z")  # "word1 word2" is a list, and no code
 _HANDLE = re.compile(r"(?<![A-Za-z0-9_.])@[A-Za-z0-9_][A-Za-z0-9_.]{2,29}")
 _ODD = re.compile(r"[!-~]{6,}")
 _ODD_SIGNS = re.compile(r"(?=.*[A-Za-z])(?=.*\d)(?!.*(?:[()\[\]{}<>,;=|\\`/]|@\w+\.))")
@@ -156,8 +157,8 @@ def find_private_values(text: str, known: Sequence[Span], language: str) -> Iter
     private, dropped = map(load_weights(language, "private_values").__getitem__, ("private", "dropped"))
     for start, end, form in values:
         is_cell = text[start - 1 : start] in _EDGES_OF_CELLS and text[end : end + 1] in _EDGES_OF_CELLS
-        if form == "code" and (is_cell or text.count(" ", start, end) >= _MAX_CHUNKS - 1):
-            continue  # the heading of a column says what its cells are, see structured_text.py; the others are lists
+        if form == "code" and (is_cell or _NUMBERED_WORDS.match(text, start, end)):
+            continue  # the heading of a column says what its cells are, see structured_text.py
         if text[start - 1 : start] == "(" and text[max(0, start - 2) : start - 1].isalnum():
             continue  # an argument of a call: "multiply(148, 412)"
         shape = _list_shape(text[start:end], form)
