@@ -5,7 +5,7 @@
 The target has the shape of Llama-3.1-8B and the head that of EAGLE-3, with random weights in bfloat16. No draft token
 is accepted, which does not change the times, because the shapes of a round are fixed before it runs. Prints one JSON
 object for each row. Exits 1 if a row misses its target, and 2 without CUDA. --tiny uses a small shape, also on a CPU,
-to test the script. Needs 20 GB of disk and 30 GB of GPU memory.
+to test the script. Needs 30 GB of GPU memory.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from statistics import median
 import torch
 from overlap_speed import LOOPS, run_loop
 from result_rows import Row, print_rows
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from eyas.bench.workload import Prompt
 from eyas.drafters.eagle3 import Eagle3Spec
@@ -27,9 +27,13 @@ from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.device_stream import stream_for
 from eyas.engine.engine import Engine
 from eyas.kernels.dispatch import pack_head
+from eyas.model.attention_probe import probe_attention
 from eyas.model.head import Head, HeadConfig
+from eyas.model.hook import ATTENTION_NAME, register_attention
+from eyas.model.layer_ids import choose_aux_layers
 from eyas.model.target import Target
 from eyas.model.target_dir import resolve_target
+from eyas.model.target_info import read_target_info
 from eyas.model.vocab import DraftVocab
 from eyas.speculation.arms import OFF, Arm
 from eyas.tree.shape import TreeShape
@@ -60,21 +64,21 @@ TINY = {
 
 
 def make_target(shape: dict[str, int], place: Path, device: torch.device) -> Target:
-    """Saves a model with random weights and the embedded target's tokenizer, and loads it as a target."""
+    """Makes a target with random weights on the device. `place` gets its configuration and the embedded tokenizer."""
     config = LlamaConfig(
-        **{**shape, "rope_theta": 500_000.0}, max_position_embeddings=8192, eos_token_id=1, bos_token_id=0
+        **{**shape, "rope_theta": 500_000.0}, max_position_embeddings=131_072, eos_token_id=1, bos_token_id=0
     )
-    torch.manual_seed(0)
-    with torch.device(device):
-        torch.set_default_dtype(torch.bfloat16)
-        model = LlamaForCausalLM(config)
-        torch.set_default_dtype(torch.float32)
-    model.save_pretrained(place)
-    del model
+    config.save_pretrained(place)
     for path in resolve_target("embedded").iterdir():
         if path.name.startswith("tokenizer") or path.name == "chat_template.jinja":
             shutil.copy(path, place)
-    return Target.load(place, torch.bfloat16, device=device)
+    register_attention()
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=ATTENTION_NAME)
+    attention = probe_attention(model.eval(), config.num_hidden_layers)
+    info = read_target_info("random weights", model, attention)
+    return Target(place, model, info, choose_aux_layers(config.num_hidden_layers))
 
 
 def make_draft(target: Target) -> Eagle3Spec:

@@ -134,7 +134,8 @@ def random_draft(target: Target, shape: TreeShape, seed: int = 0) -> Eagle3Spec:
         for weight in head.parameters():
             if weight.ndim == 2:
                 weight.mul_(5)
-    return Eagle3Spec(head.pack_projections(), DraftVocab.from_counts(torch.arange(288).flip(0), 144), shape)
+    device, vocab = target.model.device, DraftVocab.from_counts(torch.arange(288).flip(0), 144)
+    return Eagle3Spec(head.to(device).pack_projections(), vocab.to(device), shape)
 
 
 class ReplayDrafter(Eagle3Drafter):

@@ -87,7 +87,7 @@ def test_memory_beyond_32_bits():
     kv = torch.zeros((1, 2, num_slots, 8, 128), dtype=torch.bfloat16, device=CUDA)
     kv[0, :, -used:] = there.kv[0]
     shift = num_slots - used
-    rows = replace(there.rows, slots_T=there.rows.slots_T + shift, own_BE=there.rows.block_slots_BE + shift)
+    rows = replace(there.rows, slots_T=there.rows.slots_T + shift, block_slots_BE=there.rows.block_slots_BE + shift)
     far = replace(there, kv=kv, req_to_token_RC=there.req_to_token_RC + shift, rows=rows)
     out_TNH = prepare(far)(0, there.q_TNH, there.k_TGH, there.v_TGH, PLAIN)
     torch.testing.assert_close(out_TNH.cpu().float(), expected_TNH, atol=TOLERANCE[torch.bfloat16], rtol=0)

@@ -1,14 +1,16 @@
 """Requests to the engine and their outputs. Callers build a Request; the engine fills its RequestOutput."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from eyas.base.errors import InputError
-from eyas.engine.grammar import Grammar
 from eyas.engine.min_length import MinLength
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.tree.acceptance_length import RequestRounds
 from eyas.tree.sampling import SamplingParams
+
+if TYPE_CHECKING:  # llguidance is imported only where grammars are built
+    from eyas.engine.grammar import Grammar
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 Speculation = Literal["auto", "off", "max"]
@@ -57,7 +59,7 @@ class Request:
     seed: int = 0
     stop: StopCriteria = field(default_factory=StopCriteria)
     speculation: Speculation = "auto"
-    grammar: Grammar | MinLength | None = None
+    grammar: "Grammar | MinLength | None" = None
     logprobs: int | None = None
     wants_text: bool = False
     shown_ids: frozenset[int] = frozenset()

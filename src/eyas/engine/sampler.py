@@ -9,18 +9,21 @@ It runs on the device's side: `admit` and `accept` are part of the launched work
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from eyas.base.errors import InputError
-from eyas.engine.grammar import GrammarState
 from eyas.engine.min_length import MinLengthState
 from eyas.engine.request import Request
 from eyas.tree.penalties import NodePaths, PenaltyState
 from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
 from eyas.tree.tree import Tree
 from eyas.tree.verify import AcceptedPath
+
+if TYPE_CHECKING:  # llguidance is imported only where grammars are built
+    from eyas.engine.grammar import GrammarState
 
 
 @dataclass(frozen=True, eq=False)
