@@ -165,7 +165,7 @@ def _measure(
         progress: Shows progress bars.
     """
     target, draft = pair
-    if config.compile and target.model.device.type == "cpu":
+    if config.compile:
         compile_pair(target, draft.head)
     lossless = check_lossless(config, head_dir, prompts, target, progress)
     stream = measure_tasks(target, draft, prompts, config, progress)

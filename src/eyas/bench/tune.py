@@ -164,7 +164,7 @@ class RoundCosts:
         """Times the arms of `arms_to_measure` on a new engine, in the dtype and on the device of the target."""
         arms = arms_to_measure(config)
         draft = Eagle3Spec.on(target.model.device, stored, arms[-1].shape or TreeShape(1, 1, 2))
-        if config.compile and target.model.device.type == "cpu":
+        if config.compile:
             compile_pair(target, draft.head)
         slots = max(config.streams)
         # The requests of a profiled round share their KV slots, so the memory of one request is enough.

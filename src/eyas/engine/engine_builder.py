@@ -60,8 +60,8 @@ def build_async_engine(
 ) -> AsyncEngine:
     """Builds the engine of a server. It does not run before `AsyncEngine.start`.
 
-    With a head and speculation "auto", this function measures round costs or reads them from the cache. It loads
-    compiled forwards from the cache, but does not compile.
+    With a head and speculation "auto", this function measures round costs or reads them from the cache. On a CPU it
+    loads compiled forwards from the cache, but does not compile.
 
     Args:
         target: the loaded target.
@@ -74,8 +74,8 @@ def build_async_engine(
             target's, or the memory holds less than one request.
     """
     device = target.model.device
-    if options.compile and device.type == "cpu":
-        with contextlib.suppress(CompileError):  # `compile_in_background` finds the same error and logs it
+    if options.compile:
+        with contextlib.suppress(CompileError):  # on a CPU, `compile_in_background` logs the error
             for head in heads or [None]:
                 compile_pair(target, None if head is None else head.head, stored_only=True)
     context = _context(options, target.info.max_positions)

@@ -148,6 +148,8 @@ class _CompileJob:
 def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False) -> bool:
     """Loads the compiled forwards of a target and a head from the cache, and compiles those that are missing there.
 
+    On CUDA it compiles their layers, which takes seconds (see `layer_compile`), and no other thread may use them.
+
     Afterwards `target.forward` and `head.step_with_logits` call the compiled forwards. Until then they run uncompiled.
     Any thread may call this function.
 
@@ -162,6 +164,11 @@ def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False
     Raises:
         CompileError: a forward cannot be compiled or loaded; it keeps running uncompiled.
     """
+    if target.model.device.type == "cuda":
+        from eyas.kernels.layer_compile import compile_layers  # imports torch.export, which is slow
+
+        compile_layers(target, head)
+        return True
     _check_machine(target, head)
     pack_target(target)
     if head is not None:

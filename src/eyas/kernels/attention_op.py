@@ -90,9 +90,22 @@ def attention_scope(attention: PackedAttentionFn) -> Iterator[None]:
         _thread_state.attention = None
 
 
+def attention_params(
+    scale: float, window: int | None, chunk: int | None, softcap: float | None, sinks_N: Tensor | None
+) -> AttentionParams:
+    """Returns the AttentionParams of these values.
+
+    Equal values without sinks give the same object, so kernels prepare it once.
+    """
+    if sinks_N is not None:
+        return AttentionParams(scale, window, chunk, softcap, sinks_N)
+    return _params_without_sinks(scale, window, chunk, softcap)
+
+
 @cache
-def _rule(scale: float, window: int | None, chunk: int | None, softcap: float | None) -> AttentionParams:
-    """Returns the AttentionParams of these values. Equal values give the same object, so kernels prepare it once."""
+def _params_without_sinks(
+    scale: float, window: int | None, chunk: int | None, softcap: float | None
+) -> AttentionParams:
     return AttentionParams(scale, window, chunk, softcap)
 
 
@@ -111,9 +124,7 @@ def _attend(  # noqa: PLR0913, the fields of a rule
 
     An operator of torch takes numbers and tensors, so the fields of AttentionParams come one by one.
     """
-    params = _rule(scale, window, chunk, softcap)
-    if sinks_N is not None:
-        params = AttentionParams(scale, window, chunk, softcap, sinks_N)
+    params = attention_params(scale, window, chunk, softcap, sinks_N)
     return _thread_state.attention(layer, q_TNH, k_TGH, v_TGH, params).contiguous()
 
 

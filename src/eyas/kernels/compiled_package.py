@@ -53,7 +53,7 @@ class CompiledPackage:
             return self._run([part.contiguous() for part in inputs])  # compiled code does not check strides
 
 
-def _relative_error(found: Tensor, wanted: Tensor) -> float:
+def relative_error(found: Tensor, wanted: Tensor) -> float:
     """Returns the norm of the difference divided by the norm of `wanted`."""
     found, wanted = found.double(), wanted.double()
     return float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))
@@ -81,7 +81,7 @@ def compare_with_graph(
             found = package(attend_to_text, *inputs)
             with attention_scope(attend_to_text):
                 wanted = graph(*inputs)
-        worst = max(_relative_error(one, other) for one, other in zip(found, wanted, strict=True))
+        worst = max(relative_error(one, other) for one, other in zip(found, wanted, strict=True))
         bound = TOLERANCE[wanted[0].dtype]
         if not worst <= bound:
             figures = f"{worst:.2g} at {rows} tokens, and {bound:g} is the limit"

@@ -121,6 +121,10 @@ class Target(TargetDir):
         if self.compiled_forward is not None and isinstance(attend, PackedAttention):
             hidden_BTD, aux_BTL = self.compiled_forward(attend.packed_attention, ids_BT, positions_BT)
             return TargetOutput(hidden_BTD, aux_BTL if want_aux else None)
+        return self.run_layers(ids_BT, positions_BT, attend, want_aux)
+
+    def run_layers(self, ids_BT: Tensor, positions_BT: Tensor, attend: AttentionFn, want_aux: bool) -> TargetOutput:
+        """Runs the decoder layer by layer, without `compiled_forward`. The arguments are those of `forward`."""
         capture = LayerCapture() if want_aux else None
         hidden_BTD = run_decoder(self.decoder, ids_BT, positions_BT, attend, capture)
         if capture is None:
