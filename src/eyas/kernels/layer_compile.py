@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from eyas.kernels.attention_op import CompileError, attention_params
@@ -43,6 +43,8 @@ SCHEMA = (
     "Tensor? sinks) -> Tensor"
 )
 
+LINEAR = torch.ops.aten.linear.default
+
 _running = threading.local()  # attention and layer of the running forward
 _libraries: list[torch.library.Library] = []  # a registration lasts as long as its library object
 
@@ -55,11 +57,14 @@ def compile_layers(target: Target, head: Head | None) -> None:
     Raises:
         CompileError: a layer cannot be captured or compiled, or its outputs are wrong. It then runs uncompiled.
     """
-    with torch.inference_mode():
-        if target.compiled_forward is None:
-            _compile_target(target, find_layers(target.model))
-        if head is not None and head.compiled_forward is None:
-            _compile_head(head)
+    try:
+        with torch.inference_mode():
+            if target.compiled_forward is None:
+                _compile_target(target, find_layers(target.model))
+            if head is not None and head.compiled_forward is None:
+                _compile_head(head)
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:  # what torch.compile and graphs raise
+        raise CompileError("The layers cannot be compiled for CUDA") from error
 
 
 class CompiledGraph:
@@ -192,31 +197,28 @@ def _capture(call: _Call, inputs: list[Tensor], others: list[Tensor]) -> _Captur
 
 def _merge_linears(graph_module: GraphModule, names: list[list[str]]) -> list[list[str]]:
     """Merges linear layers without bias that have the same input. Returns the names of the weights of each input."""
-    graph = graph_module.graph
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    weights = dict(zip(inputs, names, strict=False))
-    groups: dict[Node, list[Node]] = defaultdict(list)
+    graph: Any = graph_module.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    weights: dict[Any, list[str]] = dict(zip(placeholders, names, strict=False))
+    groups: dict[Any, list[Any]] = defaultdict(list)
     for node in graph.nodes:
-        is_plain = node.target == torch.ops.aten.linear.default and len(node.args) == 2
+        is_plain = node.target == LINEAR and len(node.args) == 2
         if is_plain and node.args[1] in weights and len(node.args[1].users) == 1:
             groups[node.args[0]].append(node)
     for x, linears in groups.items():
-        if len(linears) == 1:
-            continue
-        merged = linears[0].args[1]
-        weights[merged] = [weights[one.args[1]][0] for one in linears]
-        sizes = [one.args[1].meta["val"].shape[0] for one in linears]
+        own = [linear.args[1] for linear in linears]
         with graph.inserting_before(linears[0]):
-            product = graph.call_function(torch.ops.aten.linear.default, (x, merged))
+            product = graph.call_function(LINEAR, (x, own[0]))
+            sizes = [weight.meta["val"].shape[0] for weight in own]
             parts = graph.call_function(torch.ops.aten.split_with_sizes.default, (product, sizes, -1))
-            pieces = [graph.call_function(operator.getitem, (parts, i)) for i in range(len(linears))]
-        for one, piece in zip(linears, pieces, strict=True):
-            weight = one.args[1]
-            one.replace_all_uses_with(piece)
-            graph.erase_node(one)
-            if weight is not merged:
-                graph.erase_node(weight)
-                del weights[weight]
+            pieces = [graph.call_function(operator.getitem, (parts, i)) for i in range(len(own))]
+        for linear, piece in zip(linears, pieces, strict=True):
+            linear.replace_all_uses_with(piece)
+            graph.erase_node(linear)
+        weights[own[0]] = [weights[weight][0] for weight in own]
+        for weight in own[1:]:
+            graph.erase_node(weight)
+            del weights[weight]
     graph_module.recompile()
     return list(weights.values())
 
@@ -236,32 +238,35 @@ def _merge_weights(module: nn.Module, names: list[str]) -> Tensor:
 
 
 def _compile_target(target: Target, layers: nn.ModuleList) -> None:
-    examples = {rows: _target_inputs(target, rows) for rows in (*CHECK_ROWS, OTHER_ROWS)}
-    wanted = {rows: _run_target(target, examples[rows]) for rows in CHECK_ROWS}
-    calls, others = (_record_calls(target, layers, examples[rows]) for rows in (EXAMPLE_ROWS, OTHER_ROWS))
+    calls = {rows: _record_calls(target, layers, rows) for rows in (*CHECK_ROWS, OTHER_ROWS)}
     layer_types = getattr(text_config(target.model), "layer_types", None) or [None] * len(layers)
     graphs: dict[str, _Captured] = {}
-    uncompiled = [layer.forward for layer in layers]
-    try:
-        for i, (layer, (args, kwargs)) in enumerate(zip(layers, calls, strict=True)):
-            key = repr((layer_types[i], _structure(layer)))
-            if key not in graphs:
-                kwargs = {**kwargs, "attend": PackedAttention(_captured_attention)}
-                call = _Call(layer, layer.forward, args, kwargs)
-                graphs[key] = _capture(call, _tensors((args, kwargs)), _tensors(others[i]))
-            layer.forward = CompiledLayer(graphs[key].bind(layer, i), uncompiled[i])
+    compiled: list[CompiledLayer] = []
+    for i, layer in enumerate(layers):
+        args, kwargs = calls[EXAMPLE_ROWS][i]
+        key = repr((layer_types[i], _structure(layer)))
+        if key not in graphs:
+            call = _Call(layer, layer.forward, args, {**kwargs, "attend": PackedAttention(_captured_attention)})
+            graphs[key] = _capture(call, _tensors((args, kwargs)), _tensors(calls[OTHER_ROWS][i]))
+        compiled.append(CompiledLayer(graphs[key].bind(layer, i), layer.forward))
         for rows in CHECK_ROWS:
-            _check(_run_target(target, examples[rows]), wanted[rows], rows)
-    except CompileError:
-        for layer, forward in zip(layers, uncompiled, strict=True):
-            layer.forward = forward
-        raise
+            args, kwargs = calls[rows][i]
+            _check(compiled[i](*args, **kwargs), layer.forward(*args, **kwargs), rows)
+    for layer, forward in zip(layers, compiled, strict=True):
+        layer.forward = forward
+    target.compiled_forward = _LayeredForward(target)
 
-    def forward(attention: PackedAttentionFn, ids_1T: Tensor, positions_1T: Tensor) -> tuple[Tensor, Tensor | None]:
-        out = target.run_layers(ids_1T, positions_1T, PackedAttention(attention), want_aux=True)
+
+class _LayeredForward:
+    """The forward of a target with compiled layers."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def __call__(self, attention: PackedAttentionFn, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        ids_1T, positions_1T = inputs
+        out = self._target.run_layers(ids_1T, positions_1T, PackedAttention(attention), want_aux=True)
         return out.hidden_BTD, out.aux_BTL
-
-    target.compiled_forward = forward
 
 
 def _compile_head(head: Head) -> None:
@@ -287,29 +292,23 @@ def _structure(layer: nn.Module) -> list[object]:
     return parts
 
 
-def _record_calls(target: Target, layers: nn.ModuleList, inputs: tuple[Tensor, Tensor]) -> list[tuple[Any, Any]]:
-    """Runs the target and returns the arguments of each layer."""
+def _record_calls(target: Target, layers: nn.ModuleList, rows: int) -> list[tuple[Any, Any]]:
+    """Runs the target over a text of `rows` tokens and returns the arguments of each layer."""
     calls: list[tuple[Any, Any]] = []
 
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls.append((args, kwargs))
 
+    positions_1T = torch.arange(rows, device=target.model.device)[None]
     hooks = [layer.register_forward_pre_hook(record, with_kwargs=True) for layer in layers]
     try:
-        _run_target(target, inputs)
+        target.run_layers(
+            positions_1T * 7 % target.info.vocab_size, positions_1T, PackedAttention(attend_to_text), False
+        )
     finally:
         for hook in hooks:
             hook.remove()
     return calls
-
-
-def _run_target(target: Target, inputs: tuple[Tensor, Tensor]) -> Tensor:
-    return target.forward(*inputs, PackedAttention(attend_to_text)).hidden_BTD
-
-
-def _target_inputs(target: Target, rows: int) -> tuple[Tensor, Tensor]:
-    positions_1T = torch.arange(rows, device=target.model.device)[None]
-    return positions_1T * 7 % target.info.vocab_size, positions_1T
 
 
 def _head_inputs(head: Head, rows: int) -> tuple[Tensor, Tensor, Tensor]:
