@@ -9,8 +9,10 @@ import torch
 
 from eyas import __version__
 from eyas.base.environment import count_cpus
+from eyas.base.progress import Progress
 from eyas.base.provenance import digest_json
 from eyas.drafters.eagle3 import Eagle3Drafter
+from eyas.engine.cuda_graphs import RoundGraphs
 from eyas.engine.engine import Engine
 from eyas.engine.model_runner import RoundBatch
 from eyas.kernels.cpu_linear import count_threads, is_packed
@@ -88,6 +90,27 @@ class CostProfiler:
                 runner.future_map.start_sequence(req_slot, ids, context)
 
         self.engine.stream.launch(write).wait()
+
+
+def capture_graphs(engine: Engine, arms: tuple[Arm, ...], progress: bool = False) -> None:
+    """Captures the CUDA graphs of all arms and batch sizes, so that no request waits for it. Does nothing on a CPU.
+
+    Rounds with sampling are captured at their second use: too many combinations of settings are possible.
+
+    Args:
+        engine: an idle engine.
+        arms: the arms that its policies may choose.
+        progress: True to show a progress bar.
+    """
+    if engine.runner.graphs is None:
+        return
+    sizes = sorted({min(RoundGraphs.padded_size(n + 1), engine.max_running) for n in range(engine.max_running)})
+    profilers = [CostProfiler(engine, drafter) for drafter in range(max(len(engine.runner.drafters), 1))]
+    rounds = [(profiler, arm, size) for size in reversed(sizes) for arm in arms for profiler in profilers]
+    with Progress("capture", len(rounds), "CUDA graphs", enabled=progress) as bar:
+        for profiler, arm, size in rounds:  # the largest first: its memory serves all others
+            profiler.measure_round_s(arm, size, 1)
+            bar.advance()
 
 
 def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed: int = 0, drafter: int = 0) -> Budget:

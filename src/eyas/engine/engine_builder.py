@@ -1,6 +1,7 @@
 """Builds an AsyncEngine for a server: sizes KV memory, measures the budget, and compiles forwards in the background."""
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +13,13 @@ from eyas.base.errors import UsageError
 from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.async_engine import AsyncEngine, EngineThread
 from eyas.engine.canary import CanaryExperiment, CanaryOptions
-from eyas.engine.cost_profiler import build_budget, canary_costs
+from eyas.engine.cost_profiler import build_budget, canary_costs, capture_graphs
 from eyas.engine.engine import Engine
 from eyas.engine.loops import overlap_loop, plain_loop
 from eyas.engine.scheduler import SLOT_BLOCK
 from eyas.kernels.aot_compile import CompileError, compile_pair
 from eyas.model.target import Target
-from eyas.speculation.arms import Arm, default_arms
+from eyas.speculation.arms import OFF, Arm, default_arms
 from eyas.speculation.batch_load import FixedArm, Policy
 from eyas.speculation.budget import Budget
 
@@ -85,6 +86,7 @@ def build_async_engine(
     heads = [replace(head, shape=heads[0].shape, arms=arms) for head in heads]
     memory_tokens = options.memory_tokens or _memory_tokens(target, heads, options.slots, context)
     engine = Engine(target, heads, options.slots, context, memory_tokens=memory_tokens)
+    capture_graphs(engine, arms if heads else (OFF,), progress=sys.stderr.isatty())
     if heads:
         _set_policies(engine, arms)
     # A CPU that works for the host cannot work for the device: there the overlap hides nothing.

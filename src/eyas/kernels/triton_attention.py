@@ -107,7 +107,9 @@ def choose_tile(rows_a_request: int, group: int, head_dim: int, dtype: torch.dty
         large = 64 * 128
     packed = min(max(power_of_2(rows_a_request * group), 16), most)
     packed = max(packed, power_of_2(group))
-    return Tile(packed, columns, num_warps=8 if packed * head_dim > large else 4, num_stages=2)
+    # The third stage hides that a slot is read before its key.
+    num_stages = 2 if wide or dtype == torch.float32 else 3
+    return Tile(packed, columns, num_warps=8 if packed * head_dim > large else 4, num_stages=num_stages)
 
 
 def choose_split(num_programs: int, num_blocks: int, unit_blocks: int, num_processors: int) -> Split:
@@ -201,7 +203,7 @@ class TritonAttention:
             parts_PTNH = torch.empty((split.parts, *out_TNH.shape), dtype=torch.float32, device=q_TNH.device)
             logs_PTN = torch.empty(parts_PTNH.shape[:3], dtype=torch.float32, device=q_TNH.device)
         # A request of n rows needs at most n // tile_rows + 1 tiles: see `_parts`.
-        _parts[(num_rows // tile_rows + num_requests, num_groups, split.parts)](
+        _parts[(num_groups, num_rows // tile_rows + num_requests, split.parts)](
             q_TNH, keys_ZGH, values_ZGH, self._table_RC,
             metadata.starts_B1, metadata.req_slots_B, metadata.lengths_B, self._own_BE, self._words_TW,
             metadata.positions_T, self._first(params), params.sinks_N, parts_PTNH, logs_PTN,
@@ -294,11 +296,13 @@ def _parts(
     B_PAD: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr, H: tl.constexpr,
     H_PAD: tl.constexpr, M: tl.constexpr, S: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Computes one part of one tile against one key-value head. Grid: tiles, G, P.
+    """Computes one part of one tile against one key-value head. Grid: G, tiles, P.
+
+    Programs of one tile run at the same time for all heads, because the heads of a token are neighbors in memory.
 
     An operand that these rows do not need is None. WHOLE: there is one part, and `parts` is the output tensor itself.
     """
-    tile, g, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    g, tile, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
 
     # Request b owns tiles starts[b] // ROWS + b and up: as many as its rows need or one more, without a prefix sum.
     b_B = tl.arange(0, B_PAD)
