@@ -201,7 +201,7 @@ def test_the_host_asks_for_shapes_alone(name: str, monkeypatch: pytest.MonkeyPat
     out_TNH = attention(0, case.q_TNH, case.k_TGH, case.v_TGH, params)
     assert out_TNH.shape == case.q_TNH.shape
     # 18 rows of 4 requests: tiles of 16 packed rows, which are 8 rows of 2 heads
-    assert [grid[:1] for part in grids for grid in part] == [(18,), (18 // 8 + 4,), (18,)]
+    assert [grid[:2] for part in grids for grid in part] == [(18,), (2, 18 // 8 + 4), (18, 4)]
 
 
 def test_parts_for_a_device_of_132_processors():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def test_merges_weights_without_a_copy(tmp_path: Path) -> None:
     config = HeadConfig.for_target(target.info, draft_vocab_size=144, aux_layer_ids=target.aux_layer_ids)
     head = Head.init(config, 0).pack_projections()
     compile_layers(target, head)
-    layer = find_layers(target.model)[2]
+    layer: Any = find_layers(target.model)[2]
     attention, mlp = layer.self_attn, layer.mlp
     for parts in ((attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)):
         storages = {part.weight.untyped_storage().data_ptr() for part in parts}
