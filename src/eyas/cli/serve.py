@@ -38,7 +38,7 @@ API_KEY_VARIABLE = "EYAS_API_KEY"
 
 def run_verb(parsed: argparse.Namespace) -> int:
     """Runs `eyas serve`: loads the models and serves until SIGTERM or SIGINT."""
-    limits = (parsed.slots, parsed.context, parsed.memory_tokens, parsed.max_waiting)
+    limits = (parsed.slots, parsed.context, parsed.memory_tokens, parsed.memory_share, parsed.max_waiting)
     options = EngineOptions(*limits, parsed.speculation, compile=not parsed.no_compile)
     keys, vertex = _api_keys(parsed.api_key), read_vertex_config(os.environ)
     host, port = _address(parsed.host, parsed.port, vertex)

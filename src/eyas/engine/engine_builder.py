@@ -16,15 +16,19 @@ from eyas.engine.canary import CanaryExperiment, CanaryOptions
 from eyas.engine.cost_profiler import build_budget, canary_costs, capture_graphs
 from eyas.engine.engine import Engine
 from eyas.engine.loops import overlap_loop, plain_loop
-from eyas.engine.scheduler import SLOT_BLOCK
+from eyas.engine.scheduler import PREFILL_CHUNK, SLOT_BLOCK
 from eyas.kernels.aot_compile import CompileError, compile_pair
+from eyas.kernels.compiled_package import attend_to_text
+from eyas.model.attention import PackedAttention
 from eyas.model.target import Target
 from eyas.speculation.arms import OFF, Arm, default_arms
 from eyas.speculation.batch_load import FixedArm, Policy
 from eyas.speculation.budget import Budget
+from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
 
 MAX_CONTEXT = 8192  # tokens, for a target that could hold more
-MEMORY_SHARE = 0.25  # of the machine's memory, for KV memory, at most
+# Of a CPU's memory, the share of KV memory at most; of a GPU's, the share of weights, KV memory and forwards together.
+CPU_SHARE, CUDA_SHARE = 0.25, 0.9
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,8 @@ class EngineOptions:
         slots: The number of requests that run at once.
         context: The maximum number of prompt and output tokens of a request; None for the target's own limit, but at
             most MAX_CONTEXT.
-        memory_tokens: The number of tokens that KV memory holds; None for enough for all slots, but at most
-            MEMORY_SHARE of the machine's memory.
+        memory_tokens: The number of tokens that KV memory holds; None for what `memory_share` allows.
+        memory_share: The share of the memory to use; None for CPU_SHARE or CUDA_SHARE.
         max_waiting: The number of waiting requests beyond which new requests are refused.
         speculation: "auto" for a budget, or the name of the arm that all rounds run.
         compile: True to run compiled forwards on a CPU (kernels/aot_compile.py).
@@ -45,6 +49,7 @@ class EngineOptions:
     slots: int = 16
     context: int | None = None
     memory_tokens: int | None = None
+    memory_share: float | None = None
     max_waiting: int = 256
     speculation: str = "auto"
     compile: bool = False
@@ -54,6 +59,8 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"--{name.replace('_', '-')} {value} is too low", f"Set it to {least} or more")
+        if self.memory_share is not None and not 0 < self.memory_share <= 1:
+            raise UsageError(f"--memory-share {self.memory_share} is out of range", "Set it to more than 0, at most 1")
 
 
 def build_async_engine(
@@ -84,7 +91,7 @@ def build_async_engine(
     if heads and options.speculation != "auto":
         arms = (_arm_named(options.speculation, arms),)
     heads = [replace(head, shape=heads[0].shape, arms=arms) for head in heads]
-    memory_tokens = options.memory_tokens or _memory_tokens(target, heads, options.slots, context)
+    memory_tokens = options.memory_tokens or _memory_tokens(target, heads, options, context)
     engine = Engine(target, heads, options.slots, context, memory_tokens=memory_tokens)
     capture_graphs(engine, arms if heads else (OFF,), progress=sys.stderr.isatty())
     if heads:
@@ -167,15 +174,47 @@ def _arm_named(name: str, arms: Sequence[Arm]) -> Arm:
     raise UsageError(f"--speculation {name} is not a known arm", f"Choose one of {names}")
 
 
-def _memory_tokens(target: Target, heads: Sequence[Eagle3Spec], slots: int, context: int) -> int:
-    """Returns the number of tokens of KV memory: `context` for each slot, but at most MEMORY_SHARE of the memory."""
+def _memory_tokens(target: Target, heads: Sequence[Eagle3Spec], options: EngineOptions, context: int) -> int:
+    """Returns the number of tokens of KV memory.
+
+    On a CPU: the context of all slots, as far as the share of the memory allows. On CUDA: what the share leaves beside
+    the weights and the largest forward; a longer prefix cache uses what the slots do not need.
+    """
     info, weight = target.info, next(target.model.parameters())
     token_bytes = 2 * info.num_layers * info.num_kv_heads * info.head_dim * weight.element_size()
     for head in heads:
         config = head.head.config
         token_bytes += 2 * config.num_kv_heads * config.head_dim * weight.element_size()
-    if weight.device.type == "cuda":
-        free_bytes = torch.cuda.mem_get_info(weight.device)[0]
-    else:
-        free_bytes = memory_bytes()
-    return min(slots * (context + SLOT_BLOCK), int(MEMORY_SHARE * free_bytes) // token_bytes)
+    if heads:
+        token_bytes += len(target.aux_layer_ids) * info.hidden_size * weight.element_size()
+    all_slots = options.slots * (context + SLOT_BLOCK)
+    if weight.device.type != "cuda":
+        return min(all_slots, int((options.memory_share or CPU_SHARE) * memory_bytes()) // token_bytes)
+    rows = max(PREFILL_CHUNK, options.slots * max((shape.nodes for head in heads for shape in head.shapes), default=1))
+    forward_bytes = _measure_forward_bytes(target, rows)
+    free_bytes, total_bytes = torch.cuda.mem_get_info(weight.device)
+    # Prefills and recorded rounds have memory pools of their own.
+    room = free_bytes - (1 - (options.memory_share or CUDA_SHARE)) * total_bytes - 2 * forward_bytes
+    num_tokens = int(room) // token_bytes
+    if num_tokens < context:
+        problem = f"The GPU has room for {max(num_tokens, 0)} tokens of KV memory, less than one request of {context}"
+        raise UsageError(problem, "Lower --context or --slots, raise --memory-share, or use a larger GPU")
+    return num_tokens
+
+
+def _measure_forward_bytes(target: Target, rows: int) -> int:
+    """Returns the bytes that a forward over `rows` rows with sampling allocates on the GPU beside KV memory."""
+    device = target.model.device
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    positions_1T = torch.arange(rows, device=device)[None]
+    settings = SamplingBatch.from_params([SamplingParams(1.0, top_p=0.9)], device)
+    with torch.inference_mode():
+        out = target.forward(positions_1T * 0, positions_1T, PackedAttention(attend_to_text), want_aux=True)
+        zeros_T = positions_1T[0] * 0
+        uniforms_T = position_uniforms(zeros_T, positions_1T[0])
+        choose_tokens(target.logits(out.hidden_BTD[0]), settings, zeros_T, uniforms_T)
+    needed = torch.cuda.max_memory_allocated(device) - before
+    torch.cuda.empty_cache()
+    return needed
