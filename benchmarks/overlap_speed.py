@@ -33,6 +33,7 @@ from eyas.tree.shape import TreeShape
 
 SHAPE = TreeShape(6, 4, 16)
 MAX_TOKENS = 64
+MAX_WARM_UPS = 4
 LOOPS = {"plain": plain_loop, "overlap": overlap_loop}
 
 
@@ -46,16 +47,27 @@ class LoopResult:
     host: float
 
 
-def run_loop(engine: Engine, loop: str, prompts: list[Prompt]) -> LoopResult:
+def run_loop(engine: Engine, loop: str, prompts: list[Prompt], max_tokens: int = MAX_TOKENS) -> LoopResult:
     """Answers all prompts with one loop, as many at a time as the engine has slots, from an empty prefix cache."""
     engine.clear_prefix_cache()
     engine.counters.reset()
-    requests = [Request(prompt.id, prompt.ids, MAX_TOKENS, wants_text=True) for prompt in prompts]
+    requests = [Request(prompt.id, prompt.ids, max_tokens, wants_text=True) for prompt in prompts]
     began_s = time.perf_counter()
     tokens = {answer.request.id: answer.token_ids for answer in LOOPS[loop](engine, RequestList(requests))}
     seconds = time.perf_counter() - began_s
     count = sum(len(ids) for ids in tokens.values())
     return LoopResult(tokens, count / seconds, 1 - engine.counters.device_s / seconds, engine.counters.host_s / seconds)
+
+
+def warm_up(engine: Engine, prompts: list[Prompt], max_tokens: int = MAX_TOKENS) -> None:
+    """Runs both loops until they capture no further CUDA graph, so that no timed run captures one."""
+    for _ in range(MAX_WARM_UPS):
+        graphs = engine.runner.graphs
+        before = 0 if graphs is None else len(graphs)
+        for loop in LOOPS:
+            run_loop(engine, loop, prompts, max_tokens)
+        if graphs is None or before == len(graphs) > 0 or graphs.disabled_reason is not None:
+            return
 
 
 def compare(streams: Sequence[int], pairs: int, dtype: torch.dtype) -> Iterator[tuple[dict[str, Any], list[float]]]:
@@ -74,7 +86,7 @@ def compare(streams: Sequence[int], pairs: int, dtype: torch.dtype) -> Iterator[
         )
         some = prompts[: max(7, 2 * count)]
         found: dict[str, list[LoopResult]] = {"plain": [], "overlap": []}
-        run_loop(engine, "plain", some[:count])
+        warm_up(engine, some)
         for pair in range(pairs):
             for loop in sorted(LOOPS, reverse=pair % 2 == 1):
                 found[loop].append(run_loop(engine, loop, some))
