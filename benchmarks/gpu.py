@@ -58,7 +58,7 @@ PARTS = (
     Part("bandwidth", 15, 60),
     Part("tests", 45, 150),
     Part("equality", 60, 200),
-    Part("engine", 60, 300),
+    Part("engine", 60, 240),
     Part("attention", 25, 120),
     Part("training", 40, 180),
     Part("memory", 30, 120),
@@ -285,4 +285,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the running part is stopped, too
     sys.exit(main())

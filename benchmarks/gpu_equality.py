@@ -39,9 +39,9 @@ from eyas.speculation.arms import OFF, Arm, default_arms
 from eyas.speculation.batch_load import BatchLoad, FixedArm, Policy, SpeculationDecision
 from eyas.tree.sampling import SamplingParams
 
-PER_FAMILY, PROMPTS, MAX_TOKENS = 30, 200, 64
+PER_FAMILY, PROMPTS, MAX_TOKENS = 30, 200, 48
 TINY_PROMPTS, TINY_TOKENS = 3, 6
-SLOTS, REFERENCE_BATCH = 16, 25
+SLOTS, REFERENCE_BATCH = 32, 50
 LOOPS = {"plain": plain_loop, "overlap": overlap_loop}
 SOAK_GROWTH = 0.01  # of the memory, from the first tenth of a soak to its end
 FIRST_ARMS = ("off", "tree16", "chain5")  # compared first, in case the time ends
