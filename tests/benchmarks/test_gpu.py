@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gpu
 import pytest
-from gpu import Part
 from gpu_page import COMPLETE
+
+import gpu
+from gpu import Part
 
 MACHINE = {"device": "a GPU <1>", "torch": "2.11.0", "commit": "abc", "source": "1"}
 SCRIPT = """
