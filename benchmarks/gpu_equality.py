@@ -24,7 +24,7 @@ import torch
 from gpu_bandwidth import find_device
 from result_rows import Row, print_rows
 
-from eyas.bench.lossless_check import load_reference_model
+from eyas.bench.lossless_check import load_reference_model, read_references
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import build_budget
@@ -139,7 +139,7 @@ def load_comparison(device: torch.device, tiny: bool) -> Comparison:
     stored = read_head(resolve_head(EMBEDDED), torch.float32)
     target = Target.load(EMBEDDED, torch.float32, stored.config.aux_layer_ids, device)
     model = load_reference_model(resolve_target(EMBEDDED), torch.float32, device)
-    found = interleave_tasks(load_eval_prompts(target.tokenizer, PER_FAMILY))
+    found = interleave_tasks(load_eval_prompts(target.tokenizer, 1 if tiny else PER_FAMILY))
     # The shortest prompts are enough for a test of the script.
     prompts = sorted(found, key=lambda one: len(one.ids))[:TINY_PROMPTS] if tiny else found[:PROMPTS]
     expected = generate_answers(model, prompts, max_tokens)
@@ -164,6 +164,7 @@ def list_policies(engine: Engine, tiny: bool) -> Iterator[tuple[str, Callable[[]
 def measure_equality(device: torch.device, tiny: bool) -> Iterator[Row]:
     """Yields the number of equal answers of each arm and loop, and the CUDA graphs that ran."""
     comparison = load_comparison(device, tiny)
+    yield compare_reference(comparison)
     for name, make_policy in list_policies(comparison.engine, tiny):
         for loop in LOOPS:
             yield comparison.compare(f"equal answers: {name}, {loop} loop", comparison.answer(loop, make_policy()))
@@ -175,15 +176,23 @@ def measure_equality(device: torch.device, tiny: bool) -> Iterator[Row]:
                   note=reason or "")  # fmt: skip
 
 
+def compare_reference(comparison: Comparison) -> Row:
+    """Returns the row of the reference answers against those that transformers gave on a CPU, one prompt at a time."""
+    recorded = read_references(resolve_target(EMBEDDED).parent / "references.json").answers
+    some = [prompt.id for prompt in comparison.prompts if prompt.id in recorded]
+    equal = sum(list(recorded[name][: comparison.max_tokens]) == comparison.expected[name] for name in some)
+    return Row(f"reference equal to that of a CPU, of {len(some)}", equal, "told", True)
+
+
 class SoakTraffic:
     """A source of random requests for a loop, until the time ends."""
 
-    def __init__(self, comparison: Comparison, seconds: float) -> None:
+    def __init__(self, comparison: Comparison, seconds: float, seed: int) -> None:
         self.ends_s = time.perf_counter() + seconds
         self.sent = 0
         self._latest: deque[str] = deque(maxlen=comparison.engine.max_running)
         self._comparison = comparison
-        self._random = random.Random(0)
+        self._random = random.Random(seed)
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
         """Adds requests until the engine is full, and cancels one at times. `may_wait` has no effect."""
@@ -207,12 +216,12 @@ class SoakTraffic:
         return kind == "greedy" and output.token_ids != self._comparison.expected[prompt]
 
 
-def measure_soak(device: torch.device, tiny: bool, seconds: float) -> Iterator[Row]:
-    """Yields the rows of a soak: requests, wrong greedy answers, and growth of the memory."""
+def measure_soak(device: torch.device, tiny: bool, seconds: float, seed: int = 0) -> Iterator[Row]:
+    """Yields the rows of a soak: requests, wrong greedy answers, and growth of the memory. `seed` is the traffic's."""
     comparison = load_comparison(device, tiny)
     engine = comparison.engine
     engine.policies[0] = ArmsInTurn(default_arms())
-    traffic, wrong, finished = SoakTraffic(comparison, seconds), 0, 0
+    traffic, wrong, finished = SoakTraffic(comparison, seconds, seed), 0, 0
     began_s, first_bytes = time.perf_counter(), 0
     for output in overlap_loop(engine, traffic):
         wrong, finished = wrong + traffic.is_wrong(output), finished + 1

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +107,12 @@ def run_memory(job: Job) -> Iterator[Row]:
     yield from measure_memory(job.tiny)
 
 
-def run_soak(job: Job) -> Iterator[Row]:
-    """Yields the rows of a soak."""
+def run_soak(seed: int, job: Job) -> Iterator[Row]:
+    """Yields the rows of a soak. Each seed sends other requests."""
     from gpu_bandwidth import find_device
     from gpu_equality import measure_soak
 
-    yield from measure_soak(find_device(), job.tiny, job.soak_s)
+    yield from measure_soak(find_device(), job.tiny, job.soak_s, seed)
 
 
 PARTS: dict[str, Callable[[Job], Iterator[Row]]] = {
@@ -122,7 +123,7 @@ PARTS: dict[str, Callable[[Job], Iterator[Row]]] = {
     "attention": run_attention,
     "training": run_training,
     "memory": run_memory,
-    **{f"soak{number}": run_soak for number in (1, 2, 3)},
+    **{f"soak{number}": partial(run_soak, number) for number in (1, 2, 3)},
 }
 
 
