@@ -32,6 +32,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop, plain_loop
 from eyas.engine.request import Request, RequestOutput
 from eyas.formats.head_dir import read_head
+from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import resolve_head
@@ -145,6 +146,8 @@ def load_comparison(device: torch.device, tiny: bool) -> Comparison:
     expected = generate_answers(model, prompts, max_tokens)
     shape = max((arm.shape for arm in arms if arm.shape is not None), key=lambda shape: shape.nodes)
     draft = replace(Eagle3Spec.on(device, stored, shape), arms=arms)
+    if device.type == "cuda":
+        compile_pair(target, draft.head)
     context = max(len(prompt.ids) for prompt in prompts) + max_tokens
     engine = Engine(target, [draft], min(SLOTS, len(prompts)), context)
     return Comparison(engine, model, prompts, max_tokens, expected)
