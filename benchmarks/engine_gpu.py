@@ -33,6 +33,7 @@ from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.engine import Engine
 from eyas.engine.sampler import SamplerBatch
+from eyas.kernels.aot_compile import compile_pair
 from eyas.kernels.dispatch import pack_head
 from eyas.model.attention_probe import probe_attention
 from eyas.model.head import Head, HeadConfig
@@ -242,6 +243,8 @@ def measure_engine(tiny: bool, left_s: Callable[[], float] = lambda: float("inf"
     with tempfile.TemporaryDirectory() as place:
         target = make_target(TINY if tiny else LLAMA_8B, Path(place), device)
     draft = make_draft(target)
+    if device.type == "cuda":
+        compile_pair(target, draft.head)
     yield from measure_steps(target, draft, tiny)
     yield from measure_overlap(target, draft, tiny, left_s)
 
