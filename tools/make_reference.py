@@ -311,6 +311,7 @@ def write_metrics_page() -> str:
         "Requests and memory, under vLLM's names": lambda name: "vllm:" in name and "spec_decode" not in name,
         "Speculation, under vLLM's names": lambda name: "spec_decode" in name,
         "Speculation, under names of eyas": lambda name: re.search("eyas_(arm|rounds|speedup)", name) is not None,
+        "Waits for the device, under a name of eyas": lambda name: "eyas_device" in name,
         "Requests, under a name of eyas": lambda name: "eyas_aborted" in name,
         "Under SGLang's names": lambda name: "sglang:" in name,
         "HTTP responses and the process": lambda name: name.startswith(("`http_", "`process_")),

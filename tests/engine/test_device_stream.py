@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from eyas.engine.device_stream import DeviceStream, InlineStream, WorkerStream, stream_for, to_host
+from eyas.engine.device_stream import DeviceStream, InlineStream, WorkerStream, stream_for
+from eyas.staging import to_host
 
 PATIENCE_S = 30.0
 

@@ -22,6 +22,7 @@ import torch
 from tests.tree.reference import adjusted, grow_tree, probs
 from torch import Tensor
 
+from eyas.staging import Staging
 from eyas.tree.penalties import NodePaths, PenaltyState
 from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
 from eyas.tree.shape import TreeShape, chain_shape
@@ -105,7 +106,7 @@ class Decoder:
         """The answers, and how many tokens the first round gave."""
         count = len(self.samplings)
         batch = SamplingBatch.from_params(self.samplings, CPU)
-        state = PenaltyState(count, WORDS, CPU)
+        state = PenaltyState(count, WORDS, Staging(CPU))
         if batch.adjusts:
             for line, sampling in enumerate(self.samplings):
                 state.admit(line, sampling, PROMPT)

@@ -11,6 +11,7 @@ from tests.tree.reference import adjusted, grow_tree
 from torch import Tensor
 
 from eyas.base.errors import InputError
+from eyas.staging import Staging
 from eyas.tree.penalties import NodePaths, PenaltyState
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape, chain_shape
@@ -77,7 +78,7 @@ def test_paths_as_a_picture() -> None:
 
 def admitted(prompts: list[list[int]], answers: Sequence[list[int]], lines: list[int]) -> PenaltyState:
     """One request for each of the settings, in the given lines of a state that other requests have used before."""
-    state = PenaltyState(len(SETTINGS) + 3, WORDS, CPU)
+    state = PenaltyState(len(SETTINGS) + 3, WORDS, Staging(CPU))
     for line in range(state.num_slots):
         state.admit(line, SETTINGS[5], list(range(WORDS)), [1, 1, 4])
     for line, sampling, prompt, answer in zip(lines, SETTINGS, prompts, answers, strict=True):
@@ -137,7 +138,7 @@ def test_what_was_accepted_counts_as_if_it_had_always_been_there() -> None:
 
 def test_a_request_without_penalties_keeps_its_bits() -> None:
     """Beside others that have some: with what it and they have said, on a path, and with logits of every kind."""
-    state = PenaltyState(2, 4, CPU)
+    state = PenaltyState(2, 4, Staging(CPU))
     state.admit(0, SamplingParams(1.0), [1, 2], [1, 1, 3])
     state.admit(1, SETTINGS[0], [1, 2], [1, 1, 3])
     logits_TW = torch.tensor([[3.7e-5, -2.9, 1e30, -torch.inf]]).repeat(2, 1)
@@ -148,7 +149,7 @@ def test_a_request_without_penalties_keeps_its_bits() -> None:
 
 
 def test_nothing_is_kept_until_somebody_asks() -> None:
-    state = PenaltyState(2**40, 2**20, CPU)  # tables of this size could not be made
+    state = PenaltyState(2**40, 2**20, Staging(CPU))  # tables of this size could not be made
     state.admit(7, SamplingParams(0.8, top_p=0.9), [1, 2, 3])
     state.update(torch.tensor([7]), torch.tensor([[1, 2]]), torch.tensor([2]))
     logits_TW = torch.randn(2, 9)
@@ -157,13 +158,13 @@ def test_nothing_is_kept_until_somebody_asks() -> None:
 
 def test_a_bias_outside_the_vocabulary_is_refused() -> None:
     with pytest.raises(InputError, match="logit_bias names token 11, but the target's token ids are below 11"):
-        PenaltyState(2, WORDS, CPU).admit(0, SamplingParams(logit_bias={11: 1.0}), [1])
+        PenaltyState(2, WORDS, Staging(CPU)).admit(0, SamplingParams(logit_bias={11: 1.0}), [1])
 
 
 def test_nothing_is_read_on_the_host() -> None:
     """Meta tensors hold no data: what reads or branches on it fails."""
     meta = torch.device("meta")
-    state = PenaltyState(3, WORDS, meta)
+    state = PenaltyState(3, WORDS, Staging(meta))
     state.admit(1, SETTINGS[5], [1, 2], [3])
     tree = Tree.from_chains(torch.zeros(2, 4, dtype=torch.int64), torch.ones(2, 4, dtype=torch.bool))
     tokens_BM, parents_BM, valid_BM = (part.to(meta) for part in (tree.tokens_BM, tree.parents_BM, tree.valid_BM))

@@ -15,6 +15,7 @@ level i (text position n + 1 + i) has rotary position n + i, as in step i + 1 of
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -98,7 +99,7 @@ class Eagle3Drafter:
         num_rows = pool.num_slots + 1 + len(pool.req_to_token_RC) * self.scratch
         shape = (1, 2, num_rows, config.num_kv_heads, config.head_dim)
         self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
-        self.growers: dict[TreeShape, TreeGrower] = {}
+        self.growers = {shape: TreeGrower(shape, weight.device) for shape in spec.shapes}
         self.state = future_map.new_head_state(config.hidden_size, config.draft_vocab_size, weight)
         pool.allocate_aux(len(config.aux_layer_ids) * config.target_hidden_size)
 
@@ -159,24 +160,27 @@ class Eagle3Drafter:
                 from position n - lag on.
         """
         device, future_map, req_to_token_RC = self.kv.device, self.future_map, self.pool.req_to_token_RC
-        req_slots_B, draft_lags_B, counts_B = (torch.tensor(part, device=device) for part in zip(*reads, strict=True))
+        req_slots, draft_lags, counts = zip(*reads, strict=True)
+        request_T = [b for b, count in enumerate(counts) for _ in range(count)]
+        step_T = [step for count in counts for step in range(count)]
+        req_slots_B, draft_lags_B, starts_B1, request_T, step_T = self.pool.staging.copy(
+            req_slots, draft_lags, [0, *accumulate(counts)], request_T, step_T
+        )
         lengths_B = future_map.lengths_R[req_slots_B] - draft_lags_B
-        most = max(count for _, _, count in reads)
-        request_T = torch.cat([torch.full((count,), b, device=device) for b, (_, _, count) in enumerate(reads)])
-        step_T = torch.cat([torch.arange(count, device=device) for _, _, count in reads])
         positions_T = lengths_B[request_T] + step_T
         slots_T = req_to_token_RC[req_slots_B[request_T], positions_T]
-        columns_BE = (lengths_B[:, None] + torch.arange(most, device=device)).clamp_(max=req_to_token_RC.shape[1] - 1)
+        columns_BE = (lengths_B[:, None] + torch.arange(max(counts), device=device)).clamp_(
+            max=req_to_token_RC.shape[1] - 1
+        )
         own_BE = req_to_token_RC[req_slots_B[:, None], columns_BE]
-        starts_B1 = torch.cat((counts_B.new_zeros(1), counts_B.cumsum(0))).int()
         metadata = AttentionMetadata(
-            starts_B1, req_slots_B.int(), lengths_B.int(), slots_T, own_BE, None, positions_T.int()
+            starts_B1.int(), req_slots_B.int(), lengths_B.int(), slots_T, own_BE, None, positions_T.int()
         )
         assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
         embeds_1TD = self.target.embed(future_map.tokens_RC[req_slots_B[request_T], positions_T + 1][None])
         fused_1TD = self.head.fuse_aux(self.pool.aux_ZL[slots_T][None])
         out_1TD = self.head.step(embeds_1TD, fused_1TD, positions_T[None], self._attend(metadata))
-        out_BD = out_1TD[0, starts_B1[1:].long() - 1]  # of a prompt's many rows only the last one predicts
+        out_BD = out_1TD[0, starts_B1[1:] - 1]  # of a prompt's many rows only the last one predicts
         self.state.store(req_slots_B, self.head.next_hidden(out_BD), self.head.logits(out_BD))
 
     def _attend(self, metadata: AttentionMetadata) -> PackedAttention:

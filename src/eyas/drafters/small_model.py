@@ -88,7 +88,7 @@ class SmallModelDrafter:
         """Reads the last `draft_lags` committed tokens of each request."""
         for reads in chunk_reads(req_slots, draft_lags):
             for req_slot, lag, count in reads:  # not a hot path: prompts, once each
-                req_slot_1 = torch.tensor([req_slot], device=self.kv.device)
+                req_slot_1 = torch.full((1,), req_slot, device=self.kv.device)
                 begin_1 = self.future_map.lengths_R[req_slot_1] - lag
                 columns_1Q = begin_1[:, None] + torch.arange(count, device=self.kv.device)
                 self._forward(req_slot_1, begin_1, self.future_map.tokens_RC[req_slot_1[:, None], columns_1Q])

@@ -85,7 +85,7 @@ class CostProfiler:
         ids = torch.arange(context + 1, device=pool.kv.device) % self.engine.target.info.vocab_size
 
         def write() -> None:
-            pool.req_to_token_RC[:batch, : self._columns] = torch.arange(1, self._columns + 1, dtype=torch.int32)
+            pool.req_to_token_RC[:batch, : self._columns] = torch.arange(1, self._columns + 1, device=pool.kv.device)
             for req_slot in range(batch):
                 runner.future_map.start_sequence(req_slot, ids, context)
 

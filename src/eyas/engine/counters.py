@@ -24,6 +24,7 @@ class EngineCounters:
         cached_tokens: The prompt tokens among them that were found in the prefix cache.
         output_tokens: The output tokens of all requests.
         preemptions: The number of preempted requests.
+        device_syncs: The number of times that launched work waited for the device, because a grammar needed its values.
         drafts: The number of draft trees: one for each request in each round that drafts.
         draft_tokens: The number of nodes of these trees, roots excluded.
         accepted_per_position: Element i is the number of trees of which more than i nodes were accepted.
@@ -46,6 +47,7 @@ class EngineCounters:
     cached_tokens: int = 0
     output_tokens: int = 0
     preemptions: int = 0
+    device_syncs: int = 0
     drafts: int = 0
     draft_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)

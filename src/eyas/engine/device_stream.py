@@ -82,7 +82,7 @@ class WorkerStream:
 class CudaStream:
     """A CUDA stream. Only `WorkEvent.wait` blocks the calling thread.
 
-    Requirement: launched work does not wait for the device. It must copy its results to the host with `to_host`.
+    Requirement: launched work does not wait for the device. It copies only with `eyas.staging`.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -111,15 +111,6 @@ class CudaStream:
 def stream_for(device: torch.device) -> DeviceStream:
     """Returns a CudaStream for a CUDA device, and an InlineStream for a CPU."""
     return CudaStream(device) if device.type == "cuda" else InlineStream()
-
-
-def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Starts a copy of a device tensor to host memory, and returns the host tensor without waiting for the copy.
-
-    Requirement: call this function within launched work, and read the returned tensor only after `WorkEvent.wait` of
-    that work. A CPU tensor is also copied, because the next round may overwrite it while the host still reads it.
-    """
-    return tensor.to("cpu", non_blocking=True, copy=True)
 
 
 def _timed(work: Callable[[], Out]) -> WorkResult[Out]:

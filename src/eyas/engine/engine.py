@@ -96,6 +96,7 @@ class Engine:
         self.policies: list[Policy] = [FixedArm(Arm("fixed", drafter.shape)) for drafter in drafters] or [FixedArm(OFF)]
         self.scheduler = Scheduler(self.kv_cache, self.policies, self.lookahead_slots, self.counters)
         self._outputs = OutputProcessor(info.eos_ids, self.counters)
+        self._num_reads = 0  # of `staging`, counted so far
         self._setups: list[Callable[[], None]] = []  # for the sampler, launched with the next work
 
     @property
@@ -183,6 +184,9 @@ class Engine:
         result = step.event.wait()
         began_s = time.perf_counter()
         self.counters.device_s += result.seconds
+        num_reads = self.kv_cache.pool.staging.num_reads
+        self.counters.device_syncs += num_reads - self._num_reads
+        self._num_reads = num_reads
         if isinstance(step.work, PrefillWork):
             self.counters.prefill_s += result.seconds
             new_tokens = self._outputs.process_prefill(step.work, result.out)

@@ -14,14 +14,13 @@ The host never waits for a value of the device within a round: tensor shapes dep
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import accumulate, compress
 
 import torch
 from torch import Tensor
 
 from eyas.drafters.drafter import AcceptedTokens, Drafter
 from eyas.engine.cuda_graphs import CudaGraphRecorder, RoundGraphs
-from eyas.engine.device_stream import to_host
 from eyas.engine.sampler import Sampler, SamplerBatch
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
 from eyas.memory.future_map import FutureMap
@@ -30,6 +29,7 @@ from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import PackedAttention
 from eyas.model.target import Target, TargetOutput
 from eyas.speculation.acceptance_trace import trace_BC
+from eyas.staging import to_host
 from eyas.tree.sampling import Logprobs, compute_logprobs
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree, rerank
@@ -150,9 +150,10 @@ class ModelRunner:
         self.target = target
         self.drafters = list(drafters)
         self.pool = pool
+        self.staging = pool.staging
         self.future_map = future_map
         self.prepare_attention = prepare
-        self.sampler = Sampler(len(pool.req_to_token_RC), target.info.vocab_size, pool.kv.device)
+        self.sampler = Sampler(len(pool.req_to_token_RC), target.info.vocab_size, pool.staging)
         self.graphs = RoundGraphs(CudaGraphRecorder()) if pool.kv.device.type == "cuda" else None
 
     @property
@@ -162,37 +163,47 @@ class ModelRunner:
 
     def write_table(self, writes: Sequence[TableWrite]) -> None:
         """Writes KV slots into req_to_token, for the work that follows."""
-        for write in writes:
-            slots = torch.from_numpy(write.slots).to(self.pool.req_to_token_RC.device, non_blocking=True)
-            self.pool.req_to_token_RC[write.req_slot, write.column : write.column + len(write.slots)] = slots
+        slots = self.staging.copy(*(write.slots for write in writes)) if writes else ()
+        for write, slots_X in zip(writes, slots, strict=True):
+            self.pool.req_to_token_RC[write.req_slot, write.column : write.column + len(slots_X)] = slots_X
 
     def prefill(self, chunks: Sequence[PrefillChunk], num_logprobs: int | None = None) -> PrefillOutput:
         """Runs one forward over the chunks, and samples the next token of each chunk with `samples_token`."""
-        device = self.pool.kv.device
-        for chunk in chunks:
-            if chunk.is_first:
-                ids = torch.tensor(chunk.ids, device=device)
-                self.future_map.start_sequence(chunk.req_slot, ids, chunk.begin)
+        texts = [chunk for chunk in chunks if chunk.is_first]
         chunks = [chunk for chunk in chunks if chunk.end > chunk.begin]
+        starts = [0, *accumulate(chunk.end - chunk.begin for chunk in chunks)]
+        final = [b for b, chunk in enumerate(chunks) if chunk.samples_token]
+        req_slots_T, positions_T, starts_B1, req_slots_B, begins_B, ends_B, rows_F, ends_F, *ids = self.staging.copy(
+            [chunk.req_slot for chunk in chunks for _ in range(chunk.begin, chunk.end)],
+            [position for chunk in chunks for position in range(chunk.begin, chunk.end)],
+            starts,
+            [chunk.req_slot for chunk in chunks],
+            [chunk.begin for chunk in chunks],
+            [chunk.end for chunk in chunks],
+            [starts[b + 1] - 1 for b in final],
+            [chunks[b].end for b in final],
+            *(chunk.ids for chunk in texts),
+        )
+        for chunk, ids_C in zip(texts, ids, strict=True):
+            self.future_map.start_sequence(chunk.req_slot, ids_C, chunk.begin)
         if not chunks:
             return PrefillOutput(torch.empty(0, dtype=torch.int64))
-        metadata = self._prefill_metadata(chunks)
-        ids = [token for chunk in chunks for token in chunk.ids[chunk.begin : chunk.end]]
-        out = self._forward(torch.tensor(ids, device=device), metadata.positions_T.long(), metadata)
+        num_own = max(chunk.end - chunk.begin for chunk in chunks)
+        metadata = self._prefill_metadata(req_slots_T, positions_T, starts_B1, req_slots_B, begins_B, num_own)
+        out = self._forward(self.future_map.tokens_RC[req_slots_T, positions_T], positions_T, metadata)
         if out.aux_BTL is not None:
             self._store_aux(metadata.slots_T, out.aux_BTL[0])
-        ends_B = torch.tensor([chunk.end for chunk in chunks], device=device)
-        self.future_map.lengths_R[metadata.req_slots_B] = ends_B
-        final = [b for b, chunk in enumerate(chunks) if chunk.samples_token]
+        self.future_map.lengths_R[req_slots_B] = ends_B
         if not final:
             return PrefillOutput(torch.empty(0, dtype=torch.int64))
-        logits_BW = self.target.logits(out.hidden_BTD[0, metadata.starts_B1[1:][final].long() - 1])
+        logits_BW = self.target.logits(out.hidden_BTD[0, rows_F])
         batch = self.sampler.batch_for(tuple(chunks[b].req_slot for b in final))
-        tokens_B = self.sampler.next_B(logits_BW, batch, ends_B[final])
-        self.future_map.tokens_RC[batch.req_slots_B, ends_B[final]] = tokens_B
+        tokens_B = self.sampler.next_B(logits_BW, batch, ends_F)
+        self.future_map.tokens_RC[batch.req_slots_B, ends_F] = tokens_B
         ones_B = torch.ones_like(tokens_B)
         self.sampler.accept(batch, AcceptedPath(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
-        logprobs = _logprobs_on_host(logits_BW, torch.arange(len(final), device=device), tokens_B, num_logprobs)
+        rows_B = torch.arange(len(final), device=tokens_B.device)
+        logprobs = _logprobs_on_host(logits_BW, rows_B, tokens_B, num_logprobs)
         return PrefillOutput(to_host(tokens_B), logprobs)
 
     def round(self, batch: RoundBatch) -> RoundOutput:
@@ -238,7 +249,10 @@ class ModelRunner:
             self.future_map.lengths_R[-1:].zero_()  # padding never grows
         lengths_B = self.future_map.lengths_R[req_slots_B]
         roots_B = self.future_map.roots_B(req_slots_B, lengths_B)
-        tree, rows_T = self._draft(batch, req_slots_B, lengths_B, roots_B)
+        drafting_b = None  # the requests that draft; None: all of them, or none
+        if not all(batch.drafts):
+            (drafting_b,) = self.staging.copy([b for b, drafts in enumerate(batch.drafts) if drafts])
+        tree, rows_T = self._draft(batch, req_slots_B, lengths_B, roots_B, drafting_b)
         drafted_s = time.perf_counter()
         own_BE, out = self._verify(tree, rows_T, req_slots_B, lengths_B)
         logits_TW = self.target.logits(out.hidden_BTD[0])
@@ -254,7 +268,11 @@ class ModelRunner:
         verified_s = time.perf_counter()
         if batch.shape is not None and self.drafters[batch.drafter].needs_features:
             assert aux_BSL is not None, "the target was asked for its captured features"
-            self._extend(batch, req_slots_B, lengths_B, accepted, AcceptedTokens(accepted.tokens_BS, slots_BS, aux_BSL))
+            tokens, accepted_B = AcceptedTokens(accepted.tokens_BS, slots_BS, aux_BSL), accepted.lengths_B
+            if drafting_b is not None:  # the drafter reads the tokens of the other requests later, before they draft
+                tokens = tokens.select(drafting_b)
+                req_slots_B, lengths_B, accepted_B = (one[drafting_b] for one in (req_slots_B, lengths_B, accepted_B))
+            self.drafters[batch.drafter].extend(req_slots_B, lengths_B, accepted_B, tokens)
         times = PhaseTimes(drafted_s - began_s, verified_s - drafted_s, time.perf_counter() - verified_s)
         read = [accepted.tokens_BS, accepted.lengths_B[:, None], has_rejected_child(tree, accepted)[:, None]]
         if any(batch.drafts) and batch.shape is not None and batch.shape.top_k > 1:
@@ -274,31 +292,16 @@ class ModelRunner:
         return trace_BC(real_tree, accepted, real_B.sum())
 
     def _draft(
-        self, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor
+        self, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, drafting_b: Tensor | None
     ) -> tuple[Tree, Tensor | None]:
         """Returns the trees and which of their nodes are verified (row by row; None: all of them)."""
         if batch.shape is None:
             return Tree.root_only(roots_B), None
         drafter = self.drafters[batch.drafter]
-        if all(batch.drafts):
+        if drafting_b is None:
             return rerank(drafter.draft(req_slots_B, lengths_B, roots_B, batch.shape), batch.nodes)
-        drafting = _drafting_indices(batch, req_slots_B.device)
-        trees = drafter.draft(req_slots_B[drafting], lengths_B[drafting], roots_B[drafting], batch.shape)
-        return rerank(Tree.from_subset(roots_B, trees, drafting), batch.nodes)
-
-    def _extend(
-        self, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor, accepted: AcceptedPath, tokens: AcceptedTokens
-    ) -> None:
-        """Runs the drafter over the accepted tokens of the requests that drafted.
-
-        The drafter reads the tokens of the other requests later, before they draft.
-        """
-        drafter, accepted_B = self.drafters[batch.drafter], accepted.lengths_B
-        if all(batch.drafts):
-            drafter.extend(req_slots_B, lengths_B, accepted_B, tokens)
-            return
-        drafting = _drafting_indices(batch, req_slots_B.device)
-        drafter.extend(req_slots_B[drafting], lengths_B[drafting], accepted_B[drafting], tokens.select(drafting))
+        trees = drafter.draft(req_slots_B[drafting_b], lengths_B[drafting_b], roots_B[drafting_b], batch.shape)
+        return rerank(Tree.from_subset(roots_B, trees, drafting_b), batch.nodes)
 
     def _verify(
         self, tree: Tree, rows_T: Tensor | None, req_slots_B: Tensor, lengths_B: Tensor
@@ -322,19 +325,22 @@ class ModelRunner:
         metadata = AttentionMetadata(starts_B1, req_slots, lengths, slots_T, own_BE, visible_TE, positions_T.int())
         return own_BE, self._forward(ids_T[rows_T], positions_T, metadata)
 
-    def _prefill_metadata(self, chunks: Sequence[PrefillChunk]) -> AttentionMetadata:
-        device, req_to_token_RC = self.pool.kv.device, self.pool.req_to_token_RC
-        counts = [chunk.end - chunk.begin for chunk in chunks]
-        req_slots = [chunk.req_slot for chunk in chunks]
-        positions_T = torch.cat([torch.arange(chunk.begin, chunk.end, device=device) for chunk in chunks])
-        req_slots_T = torch.tensor(req_slots, device=device).repeat_interleave(torch.tensor(counts, device=device))
-        starts_B1 = torch.tensor([0, *counts], device=device).cumsum(0).int()
-        req_slots_B = torch.tensor(req_slots, dtype=torch.int32, device=device)
-        begins_B = torch.tensor([chunk.begin for chunk in chunks], dtype=torch.int32, device=device)
-        columns_BE = begins_B[:, None] + torch.arange(max(counts), dtype=torch.int32, device=device)
-        own_BE = req_to_token_RC[req_slots_B[:, None], columns_BE.clamp_(max=req_to_token_RC.shape[1] - 1)]
-        slots_T = req_to_token_RC[req_slots_T, positions_T]
-        return AttentionMetadata(starts_B1, req_slots_B, begins_B, slots_T, own_BE, None, positions_T.int())
+    def _prefill_metadata(
+        self,
+        req_slots_T: Tensor,
+        positions_T: Tensor,
+        starts_B1: Tensor,
+        req_slots_B: Tensor,
+        begins_B: Tensor,
+        num_own: int,
+    ) -> AttentionMetadata:
+        """Returns the metadata of a prefill. num_own: the rows of the longest chunk. Other arguments: int64."""
+        table_RC = self.pool.req_to_token_RC
+        columns_BE = begins_B[:, None] + torch.arange(num_own, device=begins_B.device)
+        own_BE = table_RC[req_slots_B[:, None], columns_BE.clamp_(max=table_RC.shape[1] - 1)]
+        slots_T = table_RC[req_slots_T, positions_T]
+        per_request = starts_B1.int(), req_slots_B.int(), begins_B.int()
+        return AttentionMetadata(*per_request, slots_T, own_BE, None, positions_T.int())
 
     def _forward(self, ids_T: Tensor, positions_T: Tensor, metadata: AttentionMetadata) -> TargetOutput:
         attend = PackedAttention(self.prepare_attention(self.pool.kv, self.pool.req_to_token_RC, metadata))
@@ -356,10 +362,6 @@ class ModelRunner:
         """Writes captured features of tokens for the drafters."""
         assert self.pool.aux_ZL is not None, "the pool keeps features for the drafters"
         self.pool.aux_ZL.index_copy_(0, slots.long(), aux.to(self.pool.aux_ZL.dtype))
-
-
-def _drafting_indices(batch: RoundBatch, device: torch.device) -> Tensor:
-    return torch.tensor([b for b, drafts in enumerate(batch.drafts) if drafts], device=device)
 
 
 def _logprobs_on_host(logits_TW: Tensor, rows_X: Tensor, tokens_X: Tensor, num_top: int | None) -> Logprobs | None:

@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eyas.base.errors import InputError
 from eyas.engine.min_length import MinLengthState
 from eyas.engine.request import Request
+from eyas.staging import Staging
 from eyas.tree.penalties import NodePaths, PenaltyState
-from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
+from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms, settings_array
 from eyas.tree.tree import Tree
 from eyas.tree.verify import AcceptedPath
 
@@ -44,10 +47,10 @@ class SamplerBatch:
 class Sampler:
     """The sampling state of all request slots: their settings, token counts for penalties, and grammar states."""
 
-    def __init__(self, num_req_slots: int, vocab_size: int, device: torch.device) -> None:
-        self.device = device
-        self.seeds_R = torch.zeros(num_req_slots, dtype=torch.int64, device=device)
-        self.penalties = PenaltyState(num_req_slots, vocab_size, device)
+    def __init__(self, num_req_slots: int, vocab_size: int, staging: Staging) -> None:
+        self.staging = staging
+        self.seeds_R = torch.zeros(num_req_slots, dtype=torch.int64, device=staging.device)
+        self.penalties = PenaltyState(num_req_slots, vocab_size, staging)
         self._samplings = [SamplingParams()] * num_req_slots
         self._grammars: dict[int, GrammarState | MinLengthState] = {}
         self.broken_req_slots: set[int] = set()  # outputs that exceed the limits of their grammar
@@ -56,7 +59,7 @@ class Sampler:
     def admit(self, req_slot: int, request: Request, text: Sequence[int]) -> None:
         """Initializes a request slot. text: the prompt and, of a preempted request, the output so far."""
         output_ids = text[len(request.prompt_ids) :]
-        self.seeds_R[req_slot] = request.seed
+        self.seeds_R[req_slot].fill_(request.seed)
         self.penalties.admit(req_slot, request.sampling, request.prompt_ids, output_ids)
         self._samplings[req_slot] = request.sampling
         self._grammars.pop(req_slot, None)
@@ -77,8 +80,9 @@ class Sampler:
         if self._cached_batch is None or self._cached_batch[0] != key:
             padding = key[1] - len(req_slots)
             all_B = [*req_slots, *[len(self._samplings) - 1] * padding]
-            settings = SamplingBatch.from_params([self._samplings[req_slot] for req_slot in all_B], self.device)
-            req_slots_B = torch.tensor(all_B, device=self.device)
+            params = [self._samplings[req_slot] for req_slot in all_B]
+            req_slots_B, settings_RC = self.staging.copy(all_B, settings_array(params))
+            settings = SamplingBatch.from_params(params, self.staging.device, settings_RC)
             grammar_req_slots = req_slots if self.needs_host(req_slots) else ()
             self._cached_batch = (key, SamplerBatch(req_slots_B, settings, grammar_req_slots))
         return self._cached_batch[1]
@@ -98,10 +102,10 @@ class Sampler:
         settings = batch.settings
         if settings.adjusts:
             logits_BW = self.penalties.apply(logits_BW, batch.req_slots_B, None)
-        for row, req_slot in enumerate(batch.grammar_req_slots):
-            if req_slot in self._grammars:
-                logits_BW = _mask_rows(logits_BW, [row], self._allowed(req_slot, [0], [0], [True]))
-        request_B = torch.arange(len(batch.req_slots_B), device=self.device)
+        rows = [row for row, req_slot in enumerate(batch.grammar_req_slots) if req_slot in self._grammars]
+        masks = [self._allowed(batch.grammar_req_slots[row], [0], [0], [True]) for row in rows]
+        logits_BW = self._mask_rows(logits_BW, rows, masks)
+        request_B = torch.arange(len(batch.req_slots_B), device=self.staging.device)
         return choose_tokens(logits_BW, settings, request_B, self._uniforms_T(batch, request_B, positions_B))
 
     def next_BM(
@@ -113,7 +117,7 @@ class Sampler:
         if settings.all_greedy and not settings.adjusts and not batch.grammar_req_slots:
             ids_T = choose_tokens(logits_TW, settings, lengths_B, None)
         else:
-            node_T = torch.arange(num_requests * num_nodes, device=self.device) if rows_T is None else rows_T
+            node_T = torch.arange(num_requests * num_nodes, device=self.staging.device) if rows_T is None else rows_T
             request_T = node_T // num_nodes
             if settings.adjusts:
                 paths = NodePaths.from_tree(tree, rows_T)
@@ -134,42 +138,47 @@ class Sampler:
     def accept(self, batch: SamplerBatch, accepted: AcceptedPath) -> None:
         """Appends accepted tokens to the state of penalties and grammars."""
         self.penalties.update(batch.req_slots_B, accepted.tokens_BS, accepted.lengths_B)
-        for b, req_slot in enumerate(batch.grammar_req_slots):
+        if not batch.grammar_req_slots:
+            return
+        tokens_BS, lengths_B = self.staging.read_now(accepted.tokens_BS, accepted.lengths_B)
+        for req_slot, tokens, length in zip(batch.grammar_req_slots, tokens_BS, lengths_B, strict=False):
             state = self._grammars.get(req_slot)
             if state is not None:
                 # A run may reach beyond the end of its output, and a round may follow it: the host cuts both.
-                for token in accepted.tokens_BS[b, : int(accepted.lengths_B[b])].tolist():
+                for token in tokens[:length]:
                     if not state.is_finished and req_slot not in self.broken_req_slots:
                         state.advance([token])
 
-    def _allowed(self, req_slot: int, tokens: list[int], parents: list[int], valid: list[bool]) -> Tensor:
+    def _allowed(self, req_slot: int, tokens: list[int], parents: list[int], valid: list[bool]) -> NDArray[np.bool_]:
         """Returns the tokens that the grammar allows after each node; all tokens once the output exceeds its limits."""
         if req_slot not in self.broken_req_slots:
             try:
-                return self._grammars[req_slot].allow(tokens, parents, valid)
+                return self._grammars[req_slot].allow(tokens, parents, valid).numpy()
             except InputError:
                 self.broken_req_slots.add(req_slot)
-        return torch.ones(len(tokens), self.penalties.vocab_size, dtype=torch.bool)
+        return np.ones((len(tokens), self.penalties.vocab_size), np.bool_)
 
     def _apply_grammars(self, logits_TW: Tensor, tree: Tree, rows_T: Tensor | None, req_slots: Sequence[int]) -> Tensor:
-        """Masks the tokens that grammars forbid after each node. Copies trees to the host if there is a grammar."""
+        """Masks the tokens that grammars forbid after each node. Reads the trees on the host if there is a grammar."""
+        if not req_slots:
+            return logits_TW
         num_nodes = tree.tokens_BM.shape[1]
-        rows = range(tree.tokens_BM.numel()) if rows_T is None else rows_T.tolist()
+        node_T = torch.arange(tree.tokens_BM.numel(), device=self.staging.device) if rows_T is None else rows_T
+        *trees, nodes = self.staging.read_now(tree.tokens_BM, tree.parents_BM, tree.valid_BM, node_T)
+        rows, masks = [], []
         for b, req_slot in enumerate(req_slots):
-            state = self._grammars.get(req_slot)
-            if state is None:
-                continue
-            tokens, parents, valid = (part[b].tolist() for part in (tree.tokens_BM, tree.parents_BM, tree.valid_BM))
-            allowed_MW = self._allowed(req_slot, tokens, parents, valid)
-            own = range(b * num_nodes, (b + 1) * num_nodes)
-            indices = own if rows_T is None else [t for t, row in enumerate(rows) if row in own]
-            logits_TW = _mask_rows(logits_TW, indices, allowed_MW[[rows[t] % num_nodes for t in indices]])
+            if req_slot in self._grammars:
+                own = [t for t, node in enumerate(nodes) if node // num_nodes == b]
+                allowed_MW = self._allowed(req_slot, *(part[b] for part in trees))
+                masks.append(allowed_MW[[nodes[t] % num_nodes for t in own]])
+                rows += own
+        return self._mask_rows(logits_TW, rows, masks)
+
+    def _mask_rows(self, logits_TW: Tensor, rows: list[int], masks: list[NDArray[np.bool_]]) -> Tensor:
+        """Returns a copy in which the named rows keep only allowed tokens. masks: [rows, W], in parts."""
+        if not rows:
+            return logits_TW
+        index_X, allowed_XW = self.staging.copy(rows, np.concatenate(masks))
+        logits_TW = logits_TW.float().clone()
+        logits_TW[index_X] = logits_TW[index_X].masked_fill(~allowed_XW, -torch.inf)
         return logits_TW
-
-
-def _mask_rows(logits_TW: Tensor, rows: Sequence[int], allowed_XW: Tensor) -> Tensor:
-    """Returns a copy in which the named rows keep only allowed tokens."""
-    logits_TW = logits_TW.float().clone()
-    index_X = torch.tensor(rows, device=logits_TW.device)
-    logits_TW[index_X] = logits_TW[index_X].masked_fill(~allowed_XW.to(logits_TW.device), -torch.inf)
-    return logits_TW

@@ -84,7 +84,7 @@ class FutureMap:
             ids: the tokens of the text.
             length: the number of its first tokens whose keys and values are already in KV memory.
         """
-        self.lengths_R[req_slot] = length
+        self.lengths_R[req_slot].fill_(length)
         self.tokens_RC[req_slot, : len(ids)] = ids
         if self._poisoned:
             self.tokens_RC[req_slot, len(ids) :] = -1

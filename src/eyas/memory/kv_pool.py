@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eyas.staging import Staging
+
 Slots = NDArray[np.int32]
 
 
@@ -26,6 +28,7 @@ class KVPool:
         num_slots: The number of KV slots that can be allocated; slot 0 is not counted.
         kv: Keys and values, [layers, 2, num_slots + 1, key-value heads, head size].
         req_to_token_RC: The KV slot of each column of each request slot, int32.
+        staging: The copies between the host and the device of the tensors.
         aux_ZL: The captured features of the token in each KV slot, for drafters; None if no drafter needs them.
     """
 
@@ -44,6 +47,7 @@ class KVPool:
             (num_layers, 2, num_slots + 1, num_kv_heads, head_dim), dtype=weight.dtype, device=weight.device
         )
         self.req_to_token_RC = torch.zeros(table, dtype=torch.int32, device=weight.device)
+        self.staging = Staging(weight.device)
         self.aux_ZL: Tensor | None = None
         self._free = np.arange(num_slots, 0, -1, dtype=np.int32)  # a stack: the last one is taken first
         self._num_free = num_slots

@@ -163,6 +163,8 @@ def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
         "Preemptions: a running request gave up its memory and waits again.",
         counters.preemptions,
     )
+    text = "Reads that made the host wait for the device while it launched work: grammars run on the host."
+    yield CounterMetricFamily("eyas_device_syncs", text, counters.device_syncs)
     yield CounterMetricFamily("vllm:prompt_tokens", "Prompt tokens of all requests.", counters.prompt_tokens)
     yield CounterMetricFamily("vllm:generation_tokens", "Output tokens of all requests.", counters.output_tokens)
     yield CounterMetricFamily(

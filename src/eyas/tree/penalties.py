@@ -19,9 +19,11 @@ That is not exact: a token that occurs twice on a path is then penalized as if i
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from eyas.staging import Staging
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.tree import Tree
 
@@ -81,10 +83,10 @@ class PenaltyState:
     The tables are allocated when the first request uses a penalty or bias.
     """
 
-    def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, num_slots: int, vocab_size: int, staging: Staging) -> None:
         self.num_slots = num_slots
         self.vocab_size = vocab_size
-        self.device = device
+        self._staging = staging
         self._tables: _Tables | None = None
 
     def admit(
@@ -108,15 +110,15 @@ class PenaltyState:
             self._tables = self._empty_tables()
         tables = self._tables
         settings = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
-        tables.settings_RC[slot] = torch.tensor(settings, device=self.device)
+        bias = dict(params.logit_bias)
+        floats = np.array([*settings, *bias.values()], np.float32)
+        prompt_T, output_T, biased_T, floats_X = self._staging.copy(prompt_ids, output_ids, list(bias), floats)
+        tables.settings_RC[slot] = floats_X[:3]
         for table_RW in (tables.prompt_RW, tables.counts_RW, tables.bias_RW):
             table_RW[slot].zero_()
-        tables.prompt_RW[slot].index_fill_(0, self._ids(prompt_ids), True)
-        ids_T = self._ids(output_ids)
-        tables.counts_RW[slot].index_add_(0, ids_T, torch.ones_like(ids_T, dtype=torch.int32))
-        bias = dict(params.logit_bias)
-        values = torch.tensor(list(bias.values()), dtype=torch.float32, device=self.device)
-        tables.bias_RW[slot].index_copy_(0, self._ids(list(bias)), values)
+        tables.prompt_RW[slot].index_fill_(0, prompt_T, True)
+        tables.counts_RW[slot].index_add_(0, output_T, torch.ones_like(output_T, dtype=torch.int32))
+        tables.bias_RW[slot].index_copy_(0, biased_T, floats_X[3:])
 
     def update(self, slots_B: Tensor, tokens_BS: Tensor, lengths_B: Tensor) -> None:
         """Adds the accepted tokens of a round to the counts.
@@ -158,13 +160,12 @@ class PenaltyState:
         return logits_TW - frequency_T1 * counts_TW - presence_T1 * in_answer_TW
 
     def _empty_tables(self) -> _Tables:
-        shape = (self.num_slots, self.vocab_size)
+        shape, device = (self.num_slots, self.vocab_size), self._staging.device
+        neutral_RC = torch.zeros(self.num_slots, 3, device=device)
+        neutral_RC[:, 0].fill_(1.0)
         return _Tables(
-            prompt_RW=torch.zeros(shape, dtype=torch.bool, device=self.device),
-            counts_RW=torch.zeros(shape, dtype=torch.int32, device=self.device),
-            bias_RW=torch.zeros(shape, device=self.device),
-            settings_RC=torch.tensor([1.0, 0.0, 0.0], device=self.device).repeat(self.num_slots, 1),
+            prompt_RW=torch.zeros(shape, dtype=torch.bool, device=device),
+            counts_RW=torch.zeros(shape, dtype=torch.int32, device=device),
+            bias_RW=torch.zeros(shape, device=device),
+            settings_RC=neutral_RC,
         )
-
-    def _ids(self, ids: Sequence[int]) -> Tensor:
-        return torch.tensor(ids, dtype=torch.int64, device=self.device)

@@ -25,6 +25,7 @@ from typing import Self, TypeGuard
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -198,20 +199,19 @@ class SamplingBatch:
     adjusts: bool
 
     @classmethod
-    def from_params(cls, params: Sequence[SamplingParams], device: torch.device) -> Self:
-        """Builds the batch with one copy to the device; row r has the settings params[r]."""
+    def from_params(
+        cls, params: Sequence[SamplingParams], device: torch.device, settings_RC: Tensor | None = None
+    ) -> Self:
+        """Builds the batch; row r has the settings params[r].
+
+        Args:
+            params: The settings of the requests.
+            device: The device.
+            settings_RC: `settings_array(params)` on the device; None to copy it there, for which the host waits.
+        """
         drawn = [request for request in params if not request.is_greedy]
-        settings = [
-            (
-                request.temperature,
-                math.log(request.min_p) if request.min_p else -math.inf,
-                math.inf if request.top_k is None else request.top_k,
-                0.0 if request.top_p is None else 1 - request.top_p,
-            )
-            for request in (SamplingParams() if request.is_greedy else request for request in params)
-        ]
         return cls(
-            settings_RC=torch.tensor(settings, dtype=torch.float64, device=device).reshape(-1, 4),
+            settings_RC=torch.from_numpy(settings_array(params)).to(device) if settings_RC is None else settings_RC,
             all_greedy=not drawn,
             any_greedy=len(drawn) < len(params),
             any_min_p=any(request.min_p for request in drawn),
@@ -262,6 +262,20 @@ class SamplingBatch:
         if not floors:
             return weights_TW
         return weights_TW * (logits_TW >= _highest_floor(floors))
+
+
+def settings_array(params: Sequence[SamplingParams]) -> NDArray[np.float64]:
+    """Returns the values of `SamplingBatch.settings_RC` on the host."""
+    settings = [
+        (
+            request.temperature,
+            math.log(request.min_p) if request.min_p else -math.inf,
+            math.inf if request.top_k is None else request.top_k,
+            0.0 if request.top_p is None else 1 - request.top_p,
+        )
+        for request in (SamplingParams() if request.is_greedy else request for request in params)
+    ]
+    return np.array(settings, np.float64).reshape(-1, 4)
 
 
 def choose_tokens(logits_TW: Tensor, batch: SamplingBatch, rows_T: Tensor, uniforms_T: Tensor | None) -> Tensor:

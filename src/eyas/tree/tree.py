@@ -84,9 +84,9 @@ class Tree:
         tokens_BM = roots_B.new_zeros(len(roots_B), num_nodes)
         tokens_BM[:, 0] = roots_B
         depths_BM = torch.ones_like(tokens_BM)
-        depths_BM[:, 0] = 0
+        depths_BM[:, 0].fill_(0)
         scores_BM = torch.full_like(tokens_BM, -torch.inf, dtype=torch.float32)
-        scores_BM[:, 0] = 0.0
+        scores_BM[:, 0].fill_(0.0)
         return cls(
             tokens_BM.index_copy(0, requests_b, subset.tokens_BM),
             torch.zeros_like(tokens_BM).index_copy(0, requests_b, subset.parents_BM),
@@ -171,7 +171,7 @@ def rerank(tree: Tree, num_rows: int) -> tuple[Tree, Tensor | None]:
     if num_rows == num_requests * num_nodes:
         return dataclasses.replace(tree, valid_BM=tree.scores_BM > -torch.inf), None
     scores_BM = tree.scores_BM.clone()
-    scores_BM[:, 0] = torch.inf
+    scores_BM[:, 0].fill_(torch.inf)
     best_T = scores_BM.view(-1).sort(descending=True, stable=True).indices[:num_rows]
     chosen_BM = torch.zeros_like(tree.valid_BM).view(-1).index_fill_(0, best_T, True).view(num_requests, num_nodes)
     valid_BM = chosen_BM & (tree.scores_BM > -torch.inf)
