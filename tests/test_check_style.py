@@ -8,7 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from check_style import ROOT, check_docstrings, check_file, check_messages, code_lines, is_verb_first
+from check_copies import COPYING_FUNCTIONS, find_copies
+from check_style import (
+    ROOT,
+    check_docstrings,
+    check_file,
+    check_messages,
+    code_lines,
+    is_verb_first,
+)
 
 FUNCTION = 'def load_rows(path):\n    """{}"""\n'
 CLASS = 'class RowStore:\n    """{}"""\n'
@@ -97,6 +105,49 @@ def _messages(source: str) -> list[str]:
     return [next(part for part in known if part in text) for text in found]
 
 
+COPIES = [
+    ("torch.tensor(ids, device=device)", "torch.tensor(..., device=...)"),
+    ("torch.as_tensor(ids, dtype=kind, device=self.device)", "torch.as_tensor(..., device=...)"),
+    ("torch.tensor(ids)", None),
+    ("torch.arange(3, device=device)", None),
+    ("numbers_X.to(device)", ".to(device)"),
+    ("numbers_X.to(self.pool.kv.device, non_blocking=True)", ".to(device)"),
+    ("numbers_X.to('cuda')", ".to(device)"),
+    ("numbers_X.to('cpu', copy=True)", ".to(device)"),
+    ("numbers_X.to(device=place)", ".to(device)"),
+    ("numbers_X.to(torch.int32)", None),
+    ("numbers_X.to(weight.dtype)", None),
+    ("numbers_X.tolist()", ".tolist()"),
+    ("lengths_B[b].item()", ".item()"),
+    ("valid_BM[row].nonzero()[:, 0]", ".nonzero()"),
+    ("numbers_X.cpu()", ".cpu()"),
+    ("item()", None),
+    ("self.lengths_R[req_slot] = length", "element of lengths_R"),
+    ("self.seeds_R[0] = request.seed", "element of seeds_R"),
+    ("self.lengths_R[req_slot].fill_(length)", None),
+    ("self.lengths_R[req_slots_B] = ends_B", None),
+    ("self.lengths_R[req_slot] = length_1", None),
+    ("scores_BM[:, 0] = 0.0", None),
+]
+
+
+@pytest.mark.parametrize(("line", "problem"), COPIES)
+def test_copies_in_launched_work(line, problem):
+    for package in ("engine", "memory", "drafters", "tree", "server"):
+        found = [text for _, text in find_copies(Path(f"eyas/{package}/x.py"), ast.parse(f"def f():\n    {line}\n"))]
+        assert len(found) == (problem is not None and package in ("engine", "memory", "drafters")), (package, found)
+        assert all(problem in text for text in found)
+
+
+def test_functions_that_may_copy_need_to():
+    for name in COPYING_FUNCTIONS:
+        path, _, function = name.partition(":")
+        source = (ROOT / "src" / "eyas" / path).read_text()
+        assert not [*find_copies(Path("eyas") / path, ast.parse(source))]
+        renamed = ast.parse(source.replace(f"def {function}(", "def other("))
+        assert [*find_copies(Path("eyas") / path, renamed)], f"{name} copies nothing"
+
+
 @pytest.mark.parametrize(
     ("source", "found"),
     [("x = 1\n" * 400, []), ("x = 1\n" * 401, ["file of 401 lines"]),
@@ -130,7 +181,8 @@ def make_clone(directory: Path) -> Path:
     (directory / "tools").mkdir(parents=True)
     git(directory, "init", "--quiet")
     git(directory, "commit", "--quiet", "--allow-empty", "--message", f"Before {'a' * 80}")
-    shutil.copy(ROOT / "tools" / "check_style.py", directory / "tools")
+    for name in ("check_style.py", "check_copies.py"):
+        shutil.copy(ROOT / "tools" / name, directory / "tools")
     git(directory, "add", ".")
     git(directory, "commit", "--quiet", "--message", f"Add the script {'b' * 80}")
     git(directory, "commit", "--quiet", "--allow-empty", "--message", f"After {'c' * 80}")
@@ -165,6 +217,7 @@ def test_a_shallow_clone_is_checked_as_far_as_it_reaches(tmp_path, depth):
 
 def test_commits_are_not_checked_without_a_clone_or_git(tmp_path):
     (tmp_path / "tools").mkdir()
-    shutil.copy(ROOT / "tools" / "check_style.py", tmp_path / "tools")
+    for name in ("check_style.py", "check_copies.py"):
+        shutil.copy(ROOT / "tools" / name, tmp_path / "tools")
     assert check_clone(tmp_path) == (0, "")
     assert check_clone(make_clone(tmp_path / "full"), path="/nowhere") == (0, "")

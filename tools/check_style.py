@@ -1,4 +1,5 @@
-"""Checks the rules of CONTRIBUTING.md that ruff does not know: docstrings, error messages, sizes, commit subjects.
+"""Checks the rules of CONTRIBUTING.md that ruff does not know: docstrings, error messages, sizes, commit subjects. It
+also calls check_copies.py.
 
     python tools/check_style.py [PATH ...]
 
@@ -17,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from check_copies import find_copies
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "eyas"
@@ -331,6 +334,7 @@ def check_file(path: Path) -> Iterator[Finding]:
     tree = ast.parse(source)
     yield from check_docstrings(path, tree)
     yield from check_messages(path, tree)
+    yield from (Finding(path, line, text) for line, text in find_copies(path, tree))
     yield from check_sizes(path, tree, source)
 
 

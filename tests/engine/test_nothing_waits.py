@@ -55,6 +55,7 @@ SYNCHRONOUS = {
     "_unique2",
 }
 MAKES_TENSORS = {torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy}
+FACTORIES = {torch.arange, torch.empty, torch.eye, torch.full, torch.ones, torch.zeros}
 READS = {Tensor.tolist, Tensor.item, Tensor.cpu, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__}
 INDEXING = {Tensor.__getitem__, Tensor.__setitem__}
 SAMPLINGS = (
@@ -88,6 +89,8 @@ class ForbidCalls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in MAKES_TENSORS | READS:
             raise WaitsError(f"a call of {func.__name__}")
+        if func in FACTORIES and args != (0,) and (kwargs or {}).get("device") is None:
+            raise WaitsError(f"{func.__name__} on the host")
         if func in INDEXING:
             parts = args[1] if isinstance(args[1], tuple) else (args[1],)
             if any(isinstance(part, list | np.ndarray) for part in parts):
@@ -311,6 +314,7 @@ WAITING: dict[str, tuple[str, Callable[..., Callable[..., Any]]]] = {
     "a condition": ("accept", lambda _, inner: lambda batch, path: inner(batch, path) if path.lengths_B[0] > 0 else 0),
     "a selection": ("next_B", lambda _, inner: lambda x, *rest: inner(x[x[:, 0].isfinite()], *rest)),
     "a search": ("accept", lambda _, inner: lambda batch, path: inner(batch, path) or path.lengths_B.nonzero()),
+    "a tensor of the host": ("accept", lambda _, inner: lambda *rest: inner(*rest) or torch.ones(3)),
     "an array": ("admit", lambda _, inner: lambda *rest: inner(*rest) or torch.from_numpy(np.ones(3))),
 }
 
