@@ -56,7 +56,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_no_step_waits(path: Path, recorded: bool) -> None:
-    """Prefill, mixed rounds, batch changes, sampling, penalties and log-probabilities: first to warm up, then strictly."""
+    """Prefill, mixed rounds, batch changes, all settings, log-probabilities: first to warm up, then strictly."""
     target = Target.load(path, torch.float32, layers=LAYERS, device=CUDA)
     draft = dataclasses.replace(random_draft(target, TREE), arms=ARMS)
     greedy = requests_of(9)

@@ -51,9 +51,12 @@ class CudaGraphRecorder:
     def __call__(self, work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
         """Captures the work as a CUDA graph. See `GraphRecorder`."""
         graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.current_stream()
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+        # torch.cuda.graph would first wait for the device and give all cached memory back.
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
             out = work()
+        finally:
+            graph.capture_end()
         return out, graph.replay
 
 
