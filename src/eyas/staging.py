@@ -1,6 +1,6 @@
 """Copies numbers between host and device without waiting. Work that is launched on a device stream copies only with it.
 
-    host     lists of one launch -> a pinned buffer of the ring ----one copy----> one device tensor, cut into views
+    host     all lists of one call -> a pinned buffer of the ring ----one copy----> one device tensor, cut into views
     device   result -> `to_host`: pinned memory, which the host reads after the event of the launch
 
 A copy from pageable memory makes the host wait. A copy from a pinned buffer is only queued. A buffer is written again
@@ -24,6 +24,7 @@ from torch import Tensor
 
 ALIGNMENT = 16  # bytes; views of any dtype may begin there
 MIN_BUFFER_BYTES = 1 << 16
+NUM_BUFFERS = 16  # at the start: two launches in flight seldom have more copies
 
 
 @dataclass(eq=False)
@@ -47,6 +48,8 @@ class Staging:
         self.num_reads = 0
         self._is_pinned = device.type == "cuda"
         self._ring: deque[_Buffer] = deque()  # the least recently used buffer is the first
+        if self._is_pinned:
+            self._ring.extend(_Buffer(_pinned(MIN_BUFFER_BYTES), torch.cuda.Event()) for _ in range(NUM_BUFFERS))
 
     def copy(self, *parts: Sequence[int] | NDArray[Any]) -> list[Tensor]:
         """Copies lists and arrays to the device, all with one copy, and does not wait for it.
