@@ -136,7 +136,7 @@ def test_copies_in_launched_work(line, problem):
     for package in ("engine", "memory", "drafters", "tree", "server"):
         found = [text for _, text in find_copies(Path(f"eyas/{package}/x.py"), ast.parse(f"def f():\n    {line}\n"))]
         assert len(found) == (problem is not None and package in ("engine", "memory", "drafters")), (package, found)
-        assert all(problem in text for text in found)
+        assert problem is None or all(problem in text for text in found)
 
 
 def test_functions_that_may_copy_need_to():
