@@ -13,6 +13,7 @@
 # Benchmarks print one JSON object for each row and exit 1 if a row misses its target:
 # make prove-spine        baseline, shipped head, quickstart and a GSM8K run
 # make prove-engine       the engine: throughput, TTFT, host time, memory
+# make prove-overlap      the overlap scheduler, on a simulated device: host time, idle share, gain over the plain loop
 # make prove-data         privacy filter, prompt selection, `eyas respond` (DATA=DIR: public prompts; SEED=N; MODEL=DIR: for Presidio)
 # make prove-training     features, capture and training, against speculators (DATA=DIR: GSM8K)
 # make prove-production   serving, export formats and clients, against vLLM, OpenVINO, AIPerf and guidellm
@@ -50,7 +51,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-data prove-training prove-production prove-clients prove-speed prove-gpu prove-plain peers-training \
+.PHONY: help quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-overlap prove-data prove-training prove-production prove-clients prove-speed prove-gpu prove-plain peers-training \
   peers-clients peers-privacy audit pin image-eyas image-eyas-gpu image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
@@ -187,6 +188,9 @@ prove-spine: $(EYAS)
 
 prove-engine: $(EYAS)
 	@$(BIN)/python benchmarks/prove_engine.py
+
+prove-overlap: $(EYAS)
+	@$(BIN)/python benchmarks/prove_overlap.py
 
 prove-data: $(DEV)
 	@$(BIN)/python benchmarks/prove_data.py --env-dir "$(PEERS)" $(if $(DATA),--data "$(DATA)") $(if $(SEED),--seed "$(SEED)") \
