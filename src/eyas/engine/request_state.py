@@ -32,6 +32,7 @@ class RunningRequest:
     Attributes:
         prefill_end: The number of columns that prefill must fill.
         num_prefilled: The number of columns whose prefill is launched.
+        is_prefilled: True if the prefill of the whole text is launched.
         num_committed: The number of committed columns in the results that were read.
         draft_lag_tokens: The number of committed columns at the end that the drafter has not read.
         growth_in_flight: The maximum number of tokens that each launched and unread round adds.
@@ -45,14 +46,10 @@ class RunningRequest:
     num_committed: int
     draft_lag_tokens: int
     is_started: bool = False
+    is_prefilled: bool = False
     growth_in_flight: deque[int] = field(default_factory=deque)
     awaits_first_token: bool = False
     is_removed: bool = False
-
-    @property
-    def is_prefilled(self) -> bool:
-        """True if the prefill of the whole text is launched."""
-        return self.is_started and self.num_prefilled == self.prefill_end
 
     @property
     def max_committed(self) -> int:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
+from typing import NamedTuple
 
 from eyas.engine.counters import EngineCounters
 from eyas.engine.model_runner import PrefillChunk, RoundBatch
@@ -36,8 +37,7 @@ class PrefillWork:
         return _max_logprobs(self.members)
 
 
-@dataclass(frozen=True, order=True)
-class RoundKind:
+class RoundKind(NamedTuple):
     """The key of requests that may share a round: the drafter, and whether they always use the largest tree."""
 
     is_max: bool = False
@@ -125,7 +125,8 @@ class Scheduler:
             chunks.append(chunk)
             request.draft_lag_tokens += end - begin
             request.is_started, request.num_prefilled, request.num_committed = True, end, end
-            if end == request.prefill_end:
+            request.is_prefilled = end == request.prefill_end
+            if request.is_prefilled:
                 self.kv_cache.cache_prefix(request.kv, token_ids[:end])
             if samples:
                 request.awaits_first_token = True
@@ -145,7 +146,9 @@ class Scheduler:
             draft_lags=tuple(request.draft_lag_tokens for request in compress(members, speculates)),
             plain_contexts=tuple(compress(contexts, (not one for one in speculates))),
             new_prompt_tokens=sum(
-                one.draft_lag_tokens for one in compress(members, speculates) if one.max_committed == one.prefill_end
+                one.draft_lag_tokens
+                for one in compress(members, speculates)
+                if one.draft_lag_tokens and one.max_committed == one.prefill_end
             ),
         )
         decision = self._policy_for(kind, load).decide(load)
@@ -162,8 +165,9 @@ class Scheduler:
             wants_trees=any(request.state.output.request.wants_rounds for request in members),
             drafter=kind.drafter,
         )
+        growth = 1 if shape is None else shape.max_accepted
         for request, drafting in zip(members, drafts, strict=True):
-            request.growth_in_flight.append(shape.max_accepted if shape is not None and drafting else 1)
+            request.growth_in_flight.append(growth if drafting else 1)
             request.draft_lag_tokens = 0 if drafting else request.draft_lag_tokens + 1
             if drafting and request.kv.draft_lag_tokens:
                 self.kv_cache.mark_read(request.kv)
@@ -175,8 +179,9 @@ class Scheduler:
         first drafter | second drafter | first, largest tree | second, largest tree | first ...
         """
         outputs = [request.state.output for request in requests]
-        kinds = [RoundKind(output.request.speculation == "max", output.drafter) for output in outputs]
-        self._last_kind = min([kind for kind in kinds if kind > self._last_kind] or kinds)
+        kinds = [(output.request.speculation == "max", output.drafter) for output in outputs]
+        needed = set(kinds)
+        self._last_kind = RoundKind(*min([kind for kind in needed if kind > self._last_kind] or needed))
         return self._last_kind, [one for one, kind in zip(requests, kinds, strict=True) if kind == self._last_kind]
 
     def _policy_for(self, kind: RoundKind, load: BatchLoad) -> Policy:

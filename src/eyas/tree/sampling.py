@@ -21,6 +21,7 @@ other requests of the batch. The hash depends on neither. It has no state and gi
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self, TypeGuard
 
 import numpy as np
@@ -125,12 +126,12 @@ class SamplingParams:
                 raise UsageError(problem, "Use -100 to ban a token")
         object.__setattr__(self, "logit_bias", tuple(sorted(pairs.items())))
 
-    @property
+    @cached_property
     def is_greedy(self) -> bool:
         """True if the temperature is too low to divide by, so that the most likely token is taken."""
         return self.temperature < _MIN_TEMPERATURE
 
-    @property
+    @cached_property
     def adjusts_logits(self) -> bool:
         """True if `tree.penalties` changes logits."""
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
@@ -267,13 +268,15 @@ class SamplingBatch:
 def settings_array(params: Sequence[SamplingParams]) -> NDArray[np.float64]:
     """Returns the values of `SamplingBatch.settings_RC` on the host."""
     settings = [
-        (
+        (0.0, -math.inf, math.inf, 0.0)
+        if request.is_greedy
+        else (
             request.temperature,
             math.log(request.min_p) if request.min_p else -math.inf,
             math.inf if request.top_k is None else request.top_k,
             0.0 if request.top_p is None else 1 - request.top_p,
         )
-        for request in (SamplingParams() if request.is_greedy else request for request in params)
+        for request in params
     ]
     return np.array(settings, np.float64).reshape(-1, 4)
 
