@@ -23,6 +23,7 @@ from result_rows import Row, print_rows
 from eyas.bench.workload import Prompt
 from eyas.drafters.eagle3 import Eagle3Drafter
 from eyas.engine.engine import Engine
+from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target_info import read_model_shape
 
 STREAMS, TINY_STREAMS = 32, 2
@@ -41,6 +42,8 @@ def measure_memory(tiny: bool) -> Iterator[Row]:
     name = "bytes of the target's weights over the parameters of `eyas plan`"
     yield Row(name, round(ratio, 4), "0.99 to 1.01", 0.99 <= ratio <= 1.01, note=f"{planned / 2**30:.2f} GiB planned")
     draft = make_draft(target)
+    if device.type == "cuda":
+        compile_pair(target, draft.head)
     engine = Engine(target, [draft], streams, context)
     drafter, pool = engine.runner.drafters[0], engine.kv_cache.pool
     assert isinstance(drafter, Eagle3Drafter), "the engine has a head"
