@@ -9,11 +9,12 @@ brace. The tone, which decides the likely option, is named only once, far away f
 
 import random
 import re
-import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
+
+from eyas.base.config import load_toml
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _WORD = re.compile(r"<(\w+)>")
@@ -23,7 +24,7 @@ _REUSE_PROBABILITY = 0.45  # that a drawn word is one this text has used before:
 Messages = list[dict[str, str]]
 Words = Mapping[str, str | Sequence[str]]
 
-WORDS: dict[str, Any] = tomllib.loads(files("eyas.evalsets").joinpath("words.toml").read_text(encoding="utf-8"))
+WORDS: dict[str, Any] = load_toml(Path(__file__).with_name("words.toml"))
 """The tables of words.toml."""
 NAMES, WEEKDAYS, MONTHS, TONES = (tuple(WORDS[key].split()) for key in ("names", "weekdays", "months", "tones"))
 TOWNS = tuple(start + end for start in WORDS["town_starts"].split() for end in WORDS["town_ends"].split())

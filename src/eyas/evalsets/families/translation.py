@@ -1,9 +1,12 @@
 """Family `translation`: four to seven simple English sentences to translate into German or Spanish."""
 
 import random
+from pathlib import Path
 
+from eyas.base.config import load_toml
 from eyas.evalsets.template_grammar import NAMES, TONES, TOWNS, WORDS, Messages, TemplateGrammar
 
+TEMPLATES = load_toml(Path(__file__).with_suffix(".toml"))
 NOUNS, VERBS, TIMES, REASONS = (
     [row.split("; ") for row in WORDS["translation"][name]] for name in ("nouns", "verbs", "times", "reasons")
 )
@@ -11,29 +14,7 @@ NOUNS, VERBS, TIMES, REASONS = (
 NOUN_COLUMNS = {"German": (1, 2), "Spanish": (3, 3)}
 """Columns of NOUNS: as subject, as object."""
 
-ASK = (
-    "Translate into <language>. Keep it <tone>.\n\n<text>",
-    "<text>\n\nHow do I say this in <language>? Use a <tone> style.",
-    "Please give me a <tone> <language> version of this:\n\n<text>",
-)
-REMARK = (
-    "\n\n({A|One|This is a} <tone> {version|translation}; {other words|a different order|small changes} {are|would be} {possible|fine|correct} {too|as well}.)",
-    "\n\n({Note|Remember}: {the verb|the article|the order} {comes|stands|matters} {early|second|most} in <language>.)",
-)
-
-
-# By shape: English, German, Spanish. Shape 0 has a second word order, which is right as well.
-SHAPES = (
-    ("{who} {verb} {what} {time}.", "{who} {verb} {time} {what}.", "{who} {verb} {what} {time}."),
-    ("{who} {verb} {what}, {reason}.", "{who} {verb} {what}, {reason}.", "{who} {verb} {what}, {reason}."),
-    ("In {town} {who} {verb} {what}.", "In {town} {verb} {who} {what}.", "En {town} {who} {verb} {what}."),
-    (
-        "{time} {who} {verb} {what}, {reason}.",
-        "{time} {verb} {who} {what}, {reason}.",
-        "{time} {who} {verb} {what}, {reason}.",
-    ),
-)
-OTHER_ORDER, OTHER_ORDER_PROBABILITY = "{time} {verb} {who} {what}.", 0.4
+OTHER_ORDER, OTHER_ORDER_PROBABILITY = "{time} {verb} {who} {what}.", 0.4  # of the first shape, in both languages
 
 
 def write_translation(rng: random.Random) -> Messages:
@@ -45,8 +26,8 @@ def write_translation(rng: random.Random) -> Messages:
     grammar.words["text"] = " ".join(english for english, _ in pairs)
     answer = " ".join(translated for _, translated in pairs)
     if rng.random() < 0.6:
-        answer += grammar.expand(rng.choice(REMARK))
-    return grammar.ask_and_answer(ASK, answer)
+        answer += grammar.expand(rng.choice(TEMPLATES["remark"]))
+    return grammar.ask_and_answer(TEMPLATES["ask"], answer)
 
 
 def _write_sentence(grammar: TemplateGrammar, language: str, name: str, town: str) -> tuple[str, str]:
@@ -58,8 +39,9 @@ def _write_sentence(grammar: TemplateGrammar, language: str, name: str, town: st
     english = {"who": who[0], "verb": verb[0], "what": thing[0], "time": time[0], "reason": reason[0], "town": town}
     translated = {"who": who[1], "what": grammar.expand(thing[as_object]), "town": town}
     translated |= {"verb": grammar.expand(verb[column]), "time": grammar.expand(time[column])}
-    shape = rng.choice(SHAPES)
-    order = OTHER_ORDER if shape is SHAPES[0] and rng.random() < OTHER_ORDER_PROBABILITY else shape[column]
+    shape = rng.choice(TEMPLATES["shapes"])
+    has_other_order = shape is TEMPLATES["shapes"][0] and rng.random() < OTHER_ORDER_PROBABILITY
+    order = OTHER_ORDER if has_other_order else shape[column]
     if "{reason}" in order:
         translated["reason"] = grammar.expand(reason[column])
     first, second = shape[0].format(**english), order.format(**translated)
