@@ -78,10 +78,8 @@ def read_rank(key: str, world_size: int) -> int:
     name = next((name for name in RANK_VARIABLES if name in os.environ), RANK_VARIABLES[0])
     text = os.environ.get(name, "")
     if not text.isdecimal() or int(text) >= world_size:
-        raise UsageError(
-            f"{key}={world_size} needs a rank from 0 to {world_size - 1}, but {name} is {text or 'not set'}",
-            f"Run it as an Indexed Job or with torchrun, or set {name} in each process",
-        )
+        problem = f"{key}={world_size} needs a rank from 0 to {world_size - 1}, but {name} is {text or 'not set'}"
+        raise UsageError(problem, f"Run it as an Indexed Job or with torchrun, or set {name} in each process")
     return int(text)
 
 

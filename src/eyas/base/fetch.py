@@ -78,9 +78,8 @@ def _verified_parts(path: StoragePath, size: int, detail: dict[str, Any]) -> Ite
             yield part
     digest = base64.b64encode(running.digest()).decode()
     if kind is not None and detail[kind] != digest:
-        raise InputError(
-            f"The download of {path} has {kind} {digest}, but the store has {detail[kind]}", "Run the command again"
-        )
+        problem = f"The download of {path} has {kind} {digest}, but the store has {detail[kind]}"
+        raise InputError(problem, "Run the command again")
 
 
 def _select_checksum(detail: dict[str, Any]) -> tuple[str | None, Any]:

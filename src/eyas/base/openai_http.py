@@ -42,13 +42,11 @@ def parse_api_url(url: str, source: str) -> SplitResult:
     except ValueError:  # a port that is not a number or above 65535, or a bracket that is not closed
         parts, is_valid = None, False
     if "@" in url.partition("//")[2].partition("/")[0]:
-        raise UsageError(
-            f"The URL in {source} contains a user name or key", "Remove the part before @; set the key with api_key_env"
-        )
+        problem = f"The URL in {source} contains a user name or key"
+        raise UsageError(problem, "Remove the part before @; set the key with api_key_env")
     if parts is None or not is_valid:
-        raise UsageError(
-            f"{source}={url} is not the URL of a server", f"Write for example {source}=http://127.0.0.1:8000/v1"
-        )
+        problem = f"{source}={url} is not the URL of a server"
+        raise UsageError(problem, f"Write for example {source}=http://127.0.0.1:8000/v1")
     return parts
 
 
@@ -70,10 +68,8 @@ def read_api_key(variable: str | None, url: str) -> str | None:
     if not key:
         raise InputError(f"The environment variable {variable} with the API key is not set", f"export {variable}=KEY")
     if not key.isascii() or not key.isprintable():
-        raise InputError(
-            f"The API key in {variable} contains characters that an HTTP header cannot carry",
-            "Set it to the key alone, without line breaks",
-        )
+        problem = f"The API key in {variable} contains characters that an HTTP header cannot carry"
+        raise InputError(problem, "Set it to the key alone, without line breaks")
     return key
 
 

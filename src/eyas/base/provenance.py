@@ -52,9 +52,8 @@ def digest_file(path: Path | StoragePath) -> str:
                 digest.update(part)
             return f"sha256:{digest.hexdigest()}"
     except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror or type(error).__name__})", "Check the path"
-        ) from None
+        problem = f"{path} cannot be read ({error.strerror or type(error).__name__})"
+        raise InputError(problem, "Check the path") from None
 
 
 def digest_json(value: Any) -> str:
@@ -252,10 +251,8 @@ def verify_contents(directory: Path | StoragePath, digest: str | None = None) ->
     """
     provenance = read_provenance(directory)
     if digest is not None and provenance.digest != digest:
-        raise InputError(
-            f"{directory} has digest {provenance.digest}, but later stages were made from digest {digest}",
-            "Run the later stages again, or restore the old directory",
-        )
+        problem = f"{directory} has digest {provenance.digest}, but later stages were made from digest {digest}"
+        raise InputError(problem, "Run the later stages again, or restore the old directory")
     found, again = digest_files(directory, provenance.undigested), f"Remove {directory} and run its stage again"
     missing = "none (no such file)"
     for name in sorted({*found, *provenance.files}):

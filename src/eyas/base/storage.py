@@ -46,14 +46,10 @@ def convert_write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(
-                f"No space left on the disk while writing {path}",
-                "Free space and run the same command again: it continues where it stopped",
-            ) from error
-        raise StorageError(
-            f"{path} cannot be written ({error.strerror or type(error).__name__})",
-            "Check its permissions, or pass another --out",
-        ) from error
+            fix = "Free space and run the same command again: it continues where it stopped"
+            raise StorageError(f"No space left on the disk while writing {path}", fix) from error
+        problem = f"{path} cannot be written ({error.strerror or type(error).__name__})"
+        raise StorageError(problem, "Check its permissions, or pass another --out") from error
 
 
 def write_atomic(path: Path, data: bytes | str | Iterable[bytes]) -> None:
@@ -243,9 +239,8 @@ class StoragePath:
             if not short:
                 return parts
         start, end = short[0]
-        raise InputError(
-            f"{self.url} is truncated: it ends within bytes {start} to {end}", "Run the stage that writes it again"
-        )
+        problem = f"{self.url} is truncated: it ends within bytes {start} to {end}"
+        raise InputError(problem, "Run the stage that writes it again")
 
     def open(self) -> BinaryIO:
         """Opens the file for reading and seeking. Raises InputError if it does not exist or cannot be read."""

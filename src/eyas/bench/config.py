@@ -111,10 +111,8 @@ class BenchConfig(LoadConfig):
         names = {arm.name for arm in default_arms()}
         for name in self.arms:
             if name not in names and HEADLESS_ARM.fullmatch(name) is None:
-                raise UsageError(
-                    f"bench.arms contains the unknown arm {name}",
-                    f"Use {', '.join(sorted(names))}, lookup1 to lookup9 or model1 to model9",
-                )
+                problem = f"bench.arms contains the unknown arm {name}"
+                raise UsageError(problem, f"Use {', '.join(sorted(names))}, lookup1 to lookup9 or model1 to model9")
             if name.startswith("model") and self.draft_model is None:
                 raise UsageError(f"The arm {name} in bench.arms needs a small model", "Set bench.draft_model=DIRECTORY")
 

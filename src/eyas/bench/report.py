@@ -52,10 +52,8 @@ def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) ->
     """Returns the page as text. The same arguments give the same text. Raises InputError for another schema."""
     for name, content in (("results.json", results), ("acceptance.json", acceptance)):
         if content is not None and content.get("schema") != SCHEMA:
-            raise InputError(
-                f"{name} has schema {content.get('schema')!r}, but this version of eyas reads schema {SCHEMA}",
-                "Measure again, or use the version that wrote it",
-            )
+            problem = f"{name} has schema {content.get('schema')!r}, but this version of eyas reads schema {SCHEMA}"
+            raise InputError(problem, "Measure again, or use the version that wrote it")
     acceptance = acceptance or {}
     evaluated = acceptance.get("tasks") or {}
     tasks = {name: _with_references(task, evaluated.get(name)) for name, task in (results.get("tasks") or {}).items()}

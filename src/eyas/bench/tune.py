@@ -74,10 +74,8 @@ class Prediction:
 def build_origin(config: TuneConfig, head_dir: Path, features: Features, target: Target) -> StageInputs:
     """Returns the settings and input digests that decide what is measured. Raises InputError without a head."""
     if not (head_dir / HEAD_FILE).is_file():
-        raise InputError(
-            f"There is no head in {head_dir}",
-            "Run `eyas train` with this recipe and this --out, or set target.head=DIRECTORY",
-        )
+        problem = f"There is no head in {head_dir}"
+        raise InputError(problem, "Run `eyas train` with this recipe and this --out, or set target.head=DIRECTORY")
     settings = dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}
     parents = {"head": digest_head(head_dir), "features": features.digest, "target": target.digest}
     return features.build_origin(STAGE, settings, parents, undigested=(FILE,))

@@ -263,10 +263,8 @@ def render_text(
         problem = f"The chat template's variable {reserved[0]} is set by eyas, so it cannot be given"
         raise InputError(problem, "Remove it from chat_template_kwargs")
     if not isinstance(tokenizer.chat_template, str) or not tokenizer.chat_template.strip():
-        raise InputError(
-            "The target's tokenizer has no chat template",
-            "Use an instruction-tuned target, or add its chat_template.jinja to the target's directory",
-        )
+        fix = "Use an instruction-tuned target, or add its chat_template.jinja to the target's directory"
+        raise InputError("The target's tokenizer has no chat template", fix)
     conversation = [_to_template_message(message) for message in messages]
     try:
         text: Any = tokenizer.apply_chat_template(
@@ -280,10 +278,8 @@ def render_text(
         # TemplateError itself is what a template raises by raise_exception: its author's own words.
         reason = f" ({error})" if type(error) is TemplateError else ""
         roles = ", ".join(message.role for message in messages)
-        raise InputError(
-            f"The chat template rejects the messages {roles}{reason}",
-            "Drop the system message or the turn that it does not support",
-        ) from None
+        problem = f"The chat template rejects the messages {roles}{reason}"
+        raise InputError(problem, "Drop the system message or the turn that it does not support") from None
     assert isinstance(text, str), type(text)
     return text
 

@@ -40,9 +40,8 @@ def run_verb(parsed: argparse.Namespace) -> int:
     is_pair = any((parsed.target, parsed.head, parsed.prompts, parsed.dtype))
     if parsed.url is None and parsed.imported is None and parsed.baseline is None and not is_pair:
         if parsed.recipe is None:
-            raise UsageError(
-                "eyas bench has nothing to measure", "Pass RECIPE, --target T --head H, --url URL or --import ARM=FILE"
-            )
+            problem = "eyas bench has nothing to measure"
+            raise UsageError(problem, "Pass RECIPE, --target T --head H, --url URL or --import ARM=FILE")
         return recipes.run_verb(parsed)
     words = ([parsed.recipe] if parsed.recipe is not None else []) + list(parsed.overrides)
     if parsed.recipe is not None and "=" not in parsed.recipe:

@@ -119,9 +119,8 @@ def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
     layers, main_layers = list(stored.config.aux_layer_ids), list(draft.head.config.aux_layer_ids)
     if layers != main_layers:
         problem = f"The canary head {name} reads layers {layers}, but the main head reads {main_layers}"
-        raise InputError(
-            problem, f"Both must read the same layers: train the canary head with capture.aux_layer_ids={main_layers}"
-        )
+        fix = f"Both must read the same layers: train the canary head with capture.aux_layer_ids={main_layers}"
+        raise InputError(problem, fix)
     return Eagle3Spec.on(target.model.device, stored, draft.shape)
 
 
@@ -235,10 +234,8 @@ def _parse_line(line: str, location: str) -> tuple[Message, ...]:
     if "messages" in record:
         messages = parse_messages(record["messages"], location)
         if not messages or messages[-1].role != "user":
-            raise InputError(
-                f"The messages of {location} do not end with a user message",
-                "Remove the messages after the last user message",
-            )
+            problem = f"The messages of {location} do not end with a user message"
+            raise InputError(problem, "Remove the messages after the last user message")
         return messages
     turns = record.get("turns")
     text = record.get("prompt") or record.get("question") or (turns[0] if isinstance(turns, list) and turns else None)

@@ -120,10 +120,8 @@ def _require_unique_names(sources: list[Source]) -> None:
     for source in sources:
         names = {source.config.path} if source.config.is_builtin else {file.source_name for file in source.files}
         if seen & names:
-            raise InputError(
-                f"Two sources have the name {min(seen & names)}, which their records' ids begin with",
-                "Give each table of prompts.sources its own name, or name both files by one pattern",
-            )
+            fix = "Give each table of prompts.sources its own name, or name both files by one pattern"
+            raise InputError(f"Two sources have the name {min(seen & names)}, which their records' ids begin with", fix)
         seen |= names
 
 
@@ -286,15 +284,11 @@ def _require_prompts(source: Source, ledger: PromptLedger) -> None:
             f"Write one JSON object a line, or set prompts.encoding; up to {MAX_NOT_JSON:.0%} broken lines are dropped",
         )
     if sum(ledger.dropped[reason] for reason in SHAPE_REASONS) == ledger.came:
-        raise InputError(
-            f"None of the {ledger.came} records has a known form: {describe_rejected(source)}",
-            "Set prompts.columns.text to the column of the text, or prompts.columns.conversation",
-        )
+        problem = f"None of the {ledger.came} records has a known form: {describe_rejected(source)}"
+        raise InputError(problem, "Set prompts.columns.text to the column of the text, or prompts.columns.conversation")
     if ledger.dropped.total() == ledger.came:
-        raise InputError(
-            f"None of the {ledger.came} records of {path} is a usable prompt ({ledger.summary()})",
-            'Write records with a user turn, for example {"prompt": "..."} or {"messages": [...]}',
-        )
+        fix = 'Write records with a user turn, for example {"prompt": "..."} or {"messages": [...]}'
+        raise InputError(f"None of the {ledger.came} records of {path} is a usable prompt ({ledger.summary()})", fix)
 
 
 # --- output ----------------------------------------------------------------------------------------------------------

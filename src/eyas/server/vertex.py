@@ -44,15 +44,13 @@ def read_vertex_config(environment: Mapping[str, str]) -> VertexConfig | None:
     if text is None:
         return None
     if not text.isdecimal() or not 0 <= int(text) <= 65535:
-        raise UsageError(
-            f"The environment variable {PORT_VARIABLE} is {text!r}, not a port", "Set it to a number from 0 to 65535"
-        )
+        problem = f"The environment variable {PORT_VARIABLE} is {text!r}, not a port"
+        raise UsageError(problem, "Set it to a number from 0 to 65535")
     for name in (HEALTH_VARIABLE, PREDICT_VARIABLE):
         route = environment.get(name)
         if route is not None and (not route.startswith("/") or set(route) & set("{}?#* ")):
-            raise UsageError(
-                f"The environment variable {name} is {route!r}, not a path", "Set it to a path such as /predict"
-            )
+            problem = f"The environment variable {name} is {route!r}, not a path"
+            raise UsageError(problem, "Set it to a path such as /predict")
     return VertexConfig(int(text), environment.get(HEALTH_VARIABLE), environment.get(PREDICT_VARIABLE))
 
 

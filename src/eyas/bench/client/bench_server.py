@@ -75,10 +75,8 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
         results["gone"] = benchmark.down
     write_results(results, None, out_dir)
     if benchmark.down is not None:
-        raise StageError(
-            f"A server went down during the measurement ({benchmark.down})",
-            f"Check its log; {out_dir / 'report.html'} shows what was measured before",
-        )
+        problem = f"A server went down during the measurement ({benchmark.down})"
+        raise StageError(problem, f"Check its log; {out_dir / 'report.html'} shows what was measured before")
     return results
 
 

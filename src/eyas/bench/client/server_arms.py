@@ -178,10 +178,8 @@ def _list_models(url: str, endpoint: Endpoint, generator: LoadGenerator) -> Sequ
     if response.error is not None:
         raise StageError(f"The server at {url} does not answer: {response.error}", "Start it, or correct --url")
     if response.status in (401, 403):
-        raise InputError(
-            f"The server at {url} rejects the API key: {describe_error(response.status, response.body)}",
-            "Set client.api_key_env to the environment variable that holds the key",
-        )
+        problem = f"The server at {url} rejects the API key: {describe_error(response.status, response.body)}"
+        raise InputError(problem, "Set client.api_key_env to the environment variable that holds the key")
     try:
         models = json.loads(response.body)["data"] if response.status == 200 else []
         return [model for model in models if isinstance(model, dict)]

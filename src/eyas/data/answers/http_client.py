@@ -219,10 +219,8 @@ class CompletionClient:
         error = openai_http.describe_error(response.status_code, response.content)
         if response.status_code in PROMPT_STATUSES:
             return Rejected(question, error)
-        raise StageError(
-            f"{self._url} rejects the request for {question.id}: {error}",
-            "Correct respond.url, respond.model or respond.api_key_env and run the same command again",
-        )
+        fix = "Correct respond.url, respond.model or respond.api_key_env and run the same command again"
+        raise StageError(f"{self._url} rejects the request for {question.id}: {error}", fix)
 
     def _check_prompt(self, question: Question, reply: ChatReply) -> None:
         """Raises StageError if the server's prompt token ids differ from those that training will use."""

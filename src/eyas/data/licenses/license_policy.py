@@ -250,8 +250,6 @@ def _resolve_name(written: str, table: str, tables: PolicyTables) -> str:
         return entry.id
     if not LICENSE_REF.fullmatch(written):
         near = tables.near_licenses(written)
-        raise InputError(
-            f"The policy lists {written} in [{table}], which is no known license",
-            f"Write {' or '.join(near)}" if near else "Write it as LicenseRef-<name>",
-        )
+        problem = f"The policy lists {written} in [{table}], which is no known license"
+        raise InputError(problem, f"Write {' or '.join(near)}" if near else "Write it as LicenseRef-<name>")
     return written

@@ -86,10 +86,8 @@ class SourceConfig:
         if self.is_builtin and (self.count is None or self.count < 1):
             raise InputError(f"The recipe does not say how many prompts {self.path} generates", "Set prompts.limit")
         if self.path.startswith(HUB) and FULL_REVISION.fullmatch(self.revision or "") is None:
-            raise UsageError(
-                f"{self.path} has the revision {self.revision}, which is not a full commit",
-                "Set revision to the 40 hexadecimal digits that the dataset's page shows under Files and versions",
-            )
+            fix = "Set revision to the 40 hexadecimal digits that the dataset's page shows under Files and versions"
+            raise UsageError(f"{self.path} has the revision {self.revision}, which is not a full commit", fix)
 
     @property
     def is_builtin(self) -> bool:

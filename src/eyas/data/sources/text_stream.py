@@ -60,9 +60,8 @@ def open_text(path: StoragePath, encoding: str, errors: str = "strict", offset: 
         try:
             text = io.TextIOWrapper(stream, encoding, errors, newline="\n")
         except LookupError:
-            raise UsageError(
-                f"The encoding {encoding} is unknown", "Set prompts.encoding to latin-1 or cp1252"
-            ) from None
+            problem = f"The encoding {encoding} is unknown"
+            raise UsageError(problem, "Set prompts.encoding to latin-1 or cp1252") from None
         yield text
 
 
