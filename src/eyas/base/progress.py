@@ -4,7 +4,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TextIO
 
 TTY_INTERVAL_S = 0.1
@@ -61,9 +60,7 @@ class Progress:
             self._print()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._print("" if kind is None else "stopped", last=True)
 
     def skip(self, n: int) -> None:

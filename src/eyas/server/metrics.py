@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TypeVar
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from eyas.base.config import load_toml
 from eyas.engine.async_engine import EngineStats
 from eyas.engine.canary import CanaryStatus
 from eyas.engine.counters import STEP_BOUNDS, EngineCounters
@@ -38,7 +39,8 @@ ALIASES = {
     "vllm:prefix_cache_queries": ("vllm:prefix_cache_queries",),
 }
 
-Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
+TEXTS = load_toml(Path(__file__).with_name("metrics.toml"))
+FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
 class ServerMetrics(Collector):
@@ -109,19 +111,15 @@ class ServerMetrics(Collector):
             self._counted, self._counted_at_s = counters.output_tokens, now_s
         accepted = sum(counters.accepted_per_position)
         gauges = {
-            "gen_throughput": ("Output tokens per second since the scrape before.", self._throughput),
-            "cache_hit_rate": ("Share of the prompt tokens found in the prefix cache, 0 to 1.",
-                               counters.cached_tokens / max(counters.prompt_tokens, 1)),
-            "num_used_tokens": ("Tokens of the KV cache that running requests use.", stats.kv_used),
-            "kv_used_tokens": ("Tokens of the KV cache that running requests use.", stats.kv_used),
-            "max_total_num_tokens": ("Tokens that the KV cache can hold.", stats.kv_total),
-            "spec_accept_length": ("Acceptance length: the output tokens of a round with drafting, mean of all.",
-                                   1 + accepted / max(counters.drafts, 1)),
-            "spec_accept_rate": ("Accepted draft tokens divided by draft tokens.",
-                                 accepted / max(counters.draft_tokens, 1)),
-        }  # fmt: skip
-        for name, (text, value) in gauges.items():
-            yield GaugeMetricFamily(f"sglang:{name}", text, value)
+            "gen_throughput": self._throughput,
+            "cache_hit_rate": counters.cached_tokens / max(counters.prompt_tokens, 1),
+            "num_used_tokens": stats.kv_used,
+            "kv_used_tokens": stats.kv_used,
+            "max_total_num_tokens": stats.kv_total,
+            "spec_accept_length": 1 + accepted / max(counters.drafts, 1),
+            "spec_accept_rate": accepted / max(counters.draft_tokens, 1),
+        }
+        yield from _build_metrics({f"sglang:{name}": value for name, value in gauges.items()})
 
 
 def _without_created(metric: Metric) -> list[Sample]:
@@ -137,20 +135,27 @@ def _renamed(metric: Metric, name: str) -> Metric:
     return copy
 
 
-def _by_label(family: Family, values: Mapping[str, float]) -> Family:
-    """Adds a sample for each label value to a metric family and returns it."""
-    for label, value in values.items():
-        family.add_metric([label], value)
-    return family
+def _build_metrics(values: Mapping[str, float | Mapping[str, float]]) -> Iterator[Metric]:
+    """Yields metrics of metrics.toml. values: name -> value; for a metric with a label: name -> label -> value."""
+    for name, value in values.items():
+        kind, family = next((kind, family) for kind, family in FAMILIES.items() if name in TEXTS[kind])
+        if isinstance(value, Mapping):
+            metric = family(name, TEXTS[kind][name], labels=[TEXTS["label"][name]])
+            for label, part in value.items():
+                metric.add_metric([label], part)
+            yield metric
+        else:
+            yield family(name, TEXTS[kind][name], value)
 
 
 def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
     counters = stats.counters
-    yield GaugeMetricFamily("vllm:num_requests_running", "Requests that run now.", stats.running)
-    yield GaugeMetricFamily("vllm:num_requests_waiting", "Requests that wait in the queue now.", stats.waiting)
-    used = stats.kv_used / stats.kv_total
-    yield GaugeMetricFamily(
-        "vllm:kv_cache_usage_perc", "Share of the KV cache that running requests use, 0 to 1.", used
+    yield from _build_metrics(
+        {
+            "vllm:num_requests_running": stats.running,
+            "vllm:num_requests_waiting": stats.waiting,
+            "vllm:kv_cache_usage_perc": stats.kv_used / stats.kv_total,
+        }
     )
     info = {"block_size": "1", "num_gpu_blocks": str(stats.kv_total), "enable_prefix_caching": "True"}
     config = GaugeMetricFamily("vllm:cache_config_info", "Always 1; the labels describe the KV cache.", labels=[*info])
@@ -158,70 +163,45 @@ def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
     yield config
     name, text = "vllm:iteration_tokens_total", "Prompt tokens of a prefill, or output tokens of a round."
     yield build_histogram(name, text, STEP_BOUNDS, counters.steps, counters.step_tokens)
-    yield CounterMetricFamily(
-        "vllm:num_preemptions",
-        "Preemptions: a running request gave up its memory and waits again.",
-        counters.preemptions,
+    yield from _build_metrics(
+        {
+            "vllm:num_preemptions": counters.preemptions,
+            "eyas_device_syncs": counters.device_syncs,
+            "vllm:prompt_tokens": counters.prompt_tokens,
+            "vllm:generation_tokens": counters.output_tokens,
+            "vllm:prefix_cache_queries": counters.prompt_tokens,
+            "vllm:prefix_cache_hits": counters.cached_tokens,
+            "vllm:request_success": {name: counters.finished.get(own, 0) for own, name in FINISH_REASONS.items()},
+        }
     )
-    text = "Reads that made the host wait for the device while it launched work: grammars run on the host."
-    yield CounterMetricFamily("eyas_device_syncs", text, counters.device_syncs)
-    yield CounterMetricFamily("vllm:prompt_tokens", "Prompt tokens of all requests.", counters.prompt_tokens)
-    yield CounterMetricFamily("vllm:generation_tokens", "Output tokens of all requests.", counters.output_tokens)
-    yield CounterMetricFamily(
-        "vllm:prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache.", counters.prompt_tokens
-    )
-    yield CounterMetricFamily(
-        "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", counters.cached_tokens
-    )
-    finished = CounterMetricFamily(
-        "vllm:request_success", "Finished requests, by finish reason.", labels=["finished_reason"]
-    )
-    yield _by_label(finished, {name: counters.finished.get(reason, 0) for reason, name in FINISH_REASONS.items()})
 
 
 def _speculation_metrics(stats: EngineStats) -> Iterator[Metric]:
-    counters = stats.counters
-    yield CounterMetricFamily(
-        "vllm:spec_decode_num_drafts", "Draft trees: one for each request and round.", counters.drafts
+    counters, accepted = stats.counters, stats.counters.accepted_per_position
+    yield from _build_metrics(
+        {
+            "vllm:spec_decode_num_drafts": counters.drafts,
+            "vllm:spec_decode_num_draft_tokens": counters.draft_tokens,
+            "vllm:spec_decode_num_accepted_tokens": sum(accepted),
+            "vllm:spec_decode_num_accepted_tokens_per_pos": {str(i): count for i, count in enumerate(accepted)},
+            "eyas_arm_info": {counters.arm: 1},
+            "eyas_rounds": counters.rounds_by_arm,
+        }
     )
-    text = "Draft tokens: the nodes of the draft trees without their roots."
-    yield CounterMetricFamily("vllm:spec_decode_num_draft_tokens", text, counters.draft_tokens)
-    text = "Accepted draft tokens, bonus tokens excluded."
-    yield CounterMetricFamily("vllm:spec_decode_num_accepted_tokens", text, sum(counters.accepted_per_position))
-    text = "Draft trees of which at least position + 1 draft tokens were accepted."
-    name = "vllm:spec_decode_num_accepted_tokens_per_pos"
-    positions = {str(position): count for position, count in enumerate(counters.accepted_per_position)}
-    yield _by_label(CounterMetricFamily(name, text, labels=["position"]), positions)
-    yield _by_label(
-        GaugeMetricFamily(
-            "eyas_arm_info", "Always 1; the label `arm` names the draft tree of the last round, or off.", labels=["arm"]
-        ),
-        {counters.arm: 1},
-    )
-    text = "Rounds, by the draft tree of the round, or off."
-    yield _by_label(CounterMetricFamily("eyas_rounds", text, labels=["arm"]), counters.rounds_by_arm)
     if stats.speedup is not None:
-        text = "Output tokens per second with speculation divided by those without it, from the rounds of this server"
-        yield GaugeMetricFamily("eyas_speedup_now", f"{text}.", stats.speedup.value)
-        yield GaugeMetricFamily("eyas_speedup_low", f"{text}: lower end of the 95% interval.", stats.speedup.low)
-        yield GaugeMetricFamily("eyas_speedup_high", f"{text}: upper end of the 95% interval.", stats.speedup.high)
+        sides = {"now": stats.speedup.value, "low": stats.speedup.low, "high": stats.speedup.high}
+        yield from _build_metrics({f"eyas_speedup_{side}": value for side, value in sides.items()})
 
 
 def _canary_metrics(canary: CanaryStatus) -> Iterator[Metric]:
-    rounds = CounterMetricFamily("eyas_head_rounds", "Rounds with drafting, by head.", labels=["head"])
-    yield _by_label(rounds, canary.rounds)
-    text = "Output tokens of rounds with drafting, bonus tokens included, by head."
-    yield _by_label(CounterMetricFamily("eyas_head_accepted_tokens", text, labels=["head"]), canary.tokens)
-    yield GaugeMetricFamily(
-        "eyas_canary_share", "Share of the new requests that use the canary head, 0 to 1.", canary.share
+    yield from _build_metrics(
+        {
+            "eyas_head_rounds": canary.rounds,
+            "eyas_head_accepted_tokens": canary.tokens,
+            "eyas_canary_share": canary.share,
+            "eyas_canary_info": {canary.state: 1},
+        }
     )
-    text = "Always 1; the label `state` is running, returned (to the main head) or promoted (the canary head won)."
-    yield _by_label(GaugeMetricFamily("eyas_canary_info", text, labels=["state"]), {canary.state: 1})
     if canary.ratio is not None:
-        text, interval = (
-            "Output tokens per second with the canary head divided by those with the main head",
-            canary.ratio.interval,
-        )
-        yield GaugeMetricFamily("eyas_canary_ratio", f"{text}.", canary.ratio.value)
-        yield GaugeMetricFamily("eyas_canary_ratio_low", f"{text}: lower end of its interval.", interval.low)
-        yield GaugeMetricFamily("eyas_canary_ratio_high", f"{text}: upper end of its interval.", interval.high)
+        sides = {"": canary.ratio.value, "_low": canary.ratio.interval.low, "_high": canary.ratio.interval.high}
+        yield from _build_metrics({f"eyas_canary_ratio{side}": value for side, value in sides.items()})

@@ -12,7 +12,6 @@ import queue
 import threading
 import time
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 import httpx
@@ -87,9 +86,7 @@ class CompletionClient:
         self._started.wait()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
 
