@@ -238,7 +238,7 @@ def require_finished(directory: Path | StoragePath, stage: str) -> Provenance:
     return provenance
 
 
-def verify_contents(directory: Path | StoragePath, digest: str | None = None) -> Provenance:
+def verify_contents(directory: Path | StoragePath) -> Provenance:
     """Reads all files of a finished directory and compares their digests with provenance.json.
 
     Args:
@@ -250,9 +250,6 @@ def verify_contents(directory: Path | StoragePath, digest: str | None = None) ->
             and both digests.
     """
     provenance = read_provenance(directory)
-    if digest is not None and provenance.digest != digest:
-        problem = f"{directory} has digest {provenance.digest}, but later stages were made from digest {digest}"
-        raise InputError(problem, "Run the later stages again, or restore the old directory")
     found, again = digest_files(directory, provenance.undigested), f"Remove {directory} and run its stage again"
     missing = "none (no such file)"
     for name in sorted({*found, *provenance.files}):
@@ -304,6 +301,5 @@ def _input_fields(record: StageInputs | Provenance) -> dict[str, Any]:
 
 def _unfinished(directory: Path | StoragePath, fix: str) -> InputError:
     exists = StoragePath.of(directory).exists()
-    return InputError(
-        f"{directory} is unfinished: it has no {PROVENANCE}" if exists else f"No directory {directory}", fix
-    )
+    problem = f"{directory} is unfinished: it has no {PROVENANCE}" if exists else f"No directory {directory}"
+    return InputError(problem, fix)
