@@ -8,7 +8,6 @@ around it (context_model.py); its weights are in languages/*/weights/private_val
     Booked under Fifita, car 4ERW441             4ERW441      code:9A9, code:digits:4, code:letters:3
 """
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -17,6 +16,7 @@ from typing import NamedTuple
 from eyas.privacy.context_model import FeatureWeights, load_weights, split_context
 from eyas.privacy.documentation_values import is_documentation
 from eyas.privacy.labeled_values import DATES, is_direct
+from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import KINDS, Span
 from eyas.privacy.value_labels import label_before
 from eyas.privacy.word_lists import read_words
@@ -24,36 +24,17 @@ from eyas.privacy.word_lists import read_words
 THRESHOLDS = {"code": 1.0, "odd": -0.8}  # logarithm of the odds from which on a value is private, by its form
 _THRESHOLD = 0.6  # of the other forms
 _REACH = 30  # characters before a value in which a label such as "order number" says that it is not private
-_CHUNK = re.compile(r"[0-9A-Za-zÀ-ɏЀ-ӿ]+")  # Chinese letters stand beside a number without a blank
-_NUMBERED_WORDS = re.compile(r"([^\W\d]+)\d+(?: \1\d+)+\Z")  # "word1 word2" is a list, and no code
-_HANDLE = re.compile(r"(?<![A-Za-z0-9_.])@[A-Za-z0-9_][A-Za-z0-9_.]{2,29}")
-_ODD = re.compile(r"[!-~]{6,}")
-_ODD_SIGNS = re.compile(r"(?=.*[A-Za-z])(?=.*\d)(?!.*(?:[()\[\]{}<>,;=|\\`/]|@\w+\.))")
+_EXACT = load_patterns("private_values").exact
+_STREETS = (_EXACT["street_and_number"], _EXACT["number_and_street"])
 _EDGES = "\"'()[]{}<>,.;:!?*#_~`|"
 _GAPS = frozenset(("", " ", "-", ".", "/", ":", " - ", "·"))  # between two chunks of a code
 _EDGES_OF_CELLS = ",;|\t\n"
 _MAX_CHUNKS, _MAX_CAPITALS = 8, 4
 _MIN_DIGITS = 3
 _MIN_ODD, _MAX_ODD = 6, 40  # characters
-_DIGIT = re.compile(r"\d")
 _BRANDS = frozenset(brand.replace(" ", "") for brand in read_words("brands"))
-_WORD = re.compile(r"[^\W\d_]+")
-_RUN = re.compile(r"(.)\1+")
-_YEAR = re.compile(r"(?:19|20)\d\d")
 _SHAPE = 12  # characters of a shape
 _MAX_COUNTED = 17  # digits
-
-
-# Words with capitals and a number, in both orders: "Hinter der Mühle 11", "9 Kirkgate".
-_CAPITAL = r"[A-ZÀ-ÖØ-ÞĀ-Ž][^\W\d_]{0,24}+(?:[.'’-][^\W\d_]{0,24}+)?"
-_SMALL = (
-    r"(?:de|del|della|der|den|dem|des|di|do|da|dos|das|du|la|le|les|los|las|het|van|von|zum|zur|am|an|op|of|the|na|och)"
-)
-_STREETS = (
-    re.compile(rf"(?<!\w){_CAPITAL}(?: (?:{_SMALL} ){{0,2}}{_CAPITAL}){{0,4}},? "
-               r"(?:nr?\.? ?|nº ?|č\. ?)?\d{1,4} ?[a-zA-Z]?(?!\w)"),
-    re.compile(rf"(?<![\w.,])\d{{1,4}}[a-zA-Z]?,? {_CAPITAL}(?: (?:{_SMALL} ){{0,2}}{_CAPITAL}){{0,3}}(?!\w)"),
-)  # fmt: skip
 
 
 class Value(NamedTuple):
@@ -67,13 +48,13 @@ class Value(NamedTuple):
 def find_candidates(text: str) -> list[Value]:
     """Returns the values of a text that may be private, in order. Takes linear time."""
     found = [Value(*match.span(), "date") for match in DATES["any_date"].finditer(text)]
-    for match in _HANDLE.finditer(text) if "@" in text else ():
+    for match in _EXACT["handle"].finditer(text) if "@" in text else ():
         if not match[0].isupper() and match[0][1:].rstrip(".").casefold() not in _BRANDS:
             found.append(Value(*match.span(), "handle"))
-    for match in _ODD.finditer(text):
+    for match in _EXACT["odd"].finditer(text):
         value = match[0].lstrip(_EDGES)
         start, value = match.end() - len(value), value.rstrip(_EDGES)
-        if _MIN_ODD <= len(value) <= _MAX_ODD and _ODD_SIGNS.match(value) and not value.isalnum():
+        if _MIN_ODD <= len(value) <= _MAX_ODD and _EXACT["odd_signs"].match(value) and not value.isalnum():
             found.append(Value(start, start + len(value), "odd"))
     if any(map(str.isdigit, text)):
         found += _find_codes(text)
@@ -89,7 +70,7 @@ def find_candidates(text: str) -> list[Value]:
 def _lines_with_digits(text: str) -> Iterator[tuple[int, int]]:
     """Yields the start and the end of each line that holds a digit: no street reaches over a line."""
     done = 0
-    while digit := _DIGIT.search(text, done):
+    while digit := _EXACT["digit"].search(text, done):
         start, end = text.rfind("\n", done, digit.start()) + 1, text.find("\n", digit.end())
         done = len(text) if end < 0 else end
         yield start, done
@@ -98,7 +79,7 @@ def _lines_with_digits(text: str) -> Iterator[tuple[int, int]]:
 def _find_codes(text: str) -> Iterator[Value]:
     """Yields runs of chunks with digits or capitals: "PW 6193 1381", "4ERW441"."""
     start = end = num_chunks = num_digits = 0
-    for match in _CHUNK.finditer(text):
+    for match in _EXACT["chunk"].finditer(text):
         digits, is_part = _count_digits(match[0])
         if num_chunks and (not is_part or num_chunks == _MAX_CHUNKS or text[end : match.start()] not in _GAPS):
             if num_digits >= _MIN_DIGITS:
@@ -128,14 +109,14 @@ def shape_features(written: str, form: str) -> Iterator[str]:
     shape = "".join("9" if char.isdigit() else "A" if char.isupper() else "a" if char.isalpha() else char
                     for char in written).replace(" ", "_")  # fmt: skip
     if form == "street":
-        for word in _WORD.findall(written.casefold()):
+        for word in _EXACT["word"].findall(written.casefold()):
             yield from (f"in:{word}", f"in:{word[:4]}*", f"in:*{word[-4:]}", f"in:*{word[-3:]}")
-    num_digits, short = min(shape.count("9"), _MAX_COUNTED), _RUN.sub(r"\1", shape)
+    num_digits, short = min(shape.count("9"), _MAX_COUNTED), _EXACT["run"].sub(r"\1", shape)
     yield from (f"form:{form}", f"{form}:{short[:_SHAPE]}", f"shape:{shape[: 2 * _SHAPE]}")
     yield from (f"{form}:digits:{num_digits}", f"{form}:letters:{min(sum(map(str.isalpha, shape)), _SHAPE)}")
     if written.isdigit():
         yield f"number:{num_digits}"
-    if year := _YEAR.search(written) if form == "date" or len(written) == 4 else None:
+    if year := _EXACT["year"].search(written) if form == "date" or len(written) == 4 else None:
         yield f"{form}:year:{year[0][:3]}"
 
 
@@ -157,7 +138,7 @@ def find_private_values(text: str, known: Sequence[Span], language: str) -> Iter
     private, dropped = map(load_weights(language, "private_values").__getitem__, ("private", "dropped"))
     for start, end, form in values:
         is_cell = text[start - 1 : start] in _EDGES_OF_CELLS and text[end : end + 1] in _EDGES_OF_CELLS
-        if form == "code" and (is_cell or _NUMBERED_WORDS.match(text, start, end)):
+        if form == "code" and (is_cell or _EXACT["numbered_words"].match(text, start, end)):
             continue  # the heading of a column says what its cells are, see structured_text.py
         if text[start - 1 : start] == "(" and text[max(0, start - 2) : start - 1].isalnum():
             continue  # an argument of a call: "multiply(148, 412)"
