@@ -59,19 +59,12 @@ def build_origin(config: BenchConfig, inputs: BenchInputs, head_digest: str, tar
     """
     evaluation = provenance.require_finished(inputs.evaluation, "eval")
     if evaluation.parents.get("head") != head_digest:
-        raise InputError(
-            f"{inputs.evaluation} belongs to a head with digest {evaluation.parents.get('head')}, not {head_digest}",
-            "Run `eyas eval` again",
-        )
+        problem = f"{inputs.evaluation} belongs to a head with digest {evaluation.parents.get('head')}"
+        raise InputError(f"{problem}, not {head_digest}", "Run `eyas eval` again")
     decisive = dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)} | _prompts_digest(config)
-    return StageInputs(
-        stage=STAGE,
-        recipe=provenance.digest_json(decisive),
-        parents={"head": head_digest, "eval": evaluation.digest, "target": target.digest},
-        tokenizer=target.tokenizer_digest,
-        template=target.template_digest,
-        undigested=(RESULTS_FILE, "report.html"),
-    )
+    recipe, texts = provenance.digest_json(decisive), (target.tokenizer_digest, target.template_digest)
+    parents = {"head": head_digest, "eval": evaluation.digest, "target": target.digest}
+    return StageInputs(STAGE, recipe, parents, *texts, undigested=(RESULTS_FILE, "report.html"))
 
 
 def run(

@@ -16,20 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from eyas.base import provenance
 from eyas.base.environment import poll, read_rank
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
-from eyas.base.provenance import (
-    Provenance,
-    StageInputs,
-    digest_bytes,
-    digest_file,
-    digest_json,
-    finish_stage,
-    is_finished,
-    mark_unfinished,
-    read_provenance,
-)
+from eyas.base.provenance import Provenance, StageInputs, digest_bytes, digest_file, digest_json
 from eyas.base.storage import StoragePath, convert_write_errors, write_atomic, write_json_atomic
 from eyas.data.ledger.cards import PromptsFile, render_card, render_croissant
 from eyas.data.ledger.ledger import PromptLedger
@@ -181,8 +172,8 @@ def run(
     """
     started_s = time.time()
     opened = open_prompts(config, acknowledgements)
-    if is_finished(out_dir, opened.origin):
-        return read_provenance(out_dir)
+    if provenance.is_finished(out_dir, opened.origin):
+        return provenance.read_provenance(out_dir)
     job = _prepare_job(config, opened, out_dir)
     num_records = sum(shard.num_records for shard in job.shards)
     with Progress(STAGE, num_records, "records", enabled=progress) as bar:
@@ -197,16 +188,16 @@ def run(
     selection = select_prompts(job)
     if progress:
         _print_traffic(selection.traffic)
-    mark_unfinished(out_dir)
+    provenance.mark_unfinished(out_dir)
     write_atomic(out_dir / PROMPTS_FILE, _prompt_lines(job, selection, ledgers))
     write_atomic(out_dir / DECISIONS_FILE, _decision_lines(job, selection, ledgers))
     ledger = _build_ledger_json(config, opened, ledgers, selection, target)
     write_json_atomic(out_dir / LEDGER_FILE, ledger)
     write_atomic(out_dir / "card.md", render_card(ledger))
     write_croissant(out_dir, ledger)
-    provenance = finish_stage(out_dir, opened.origin, started_s)
+    finished = provenance.finish_stage(out_dir, opened.origin, started_s)
     shutil.rmtree(job.directory, ignore_errors=True)
-    return provenance
+    return finished
 
 
 def write_croissant(out_dir: Path, ledger: Mapping[str, Any]) -> None:
@@ -279,10 +270,9 @@ def _require_prompts(source: Source, ledger: PromptLedger) -> None:
         raise InputError(f"{path} holds no record", "Write one JSON object a line, or rows with a header")
     if num_bad > MAX_NOT_JSON * ledger.came:
         first = ledger.examples[NOT_JSON][0]
-        raise InputError(
-            f"{num_bad} of {ledger.came} lines of {path} are not JSON or UTF-8, the first one at {first}",
-            f"Write one JSON object a line, or set prompts.encoding; up to {MAX_NOT_JSON:.0%} broken lines are dropped",
-        )
+        problem = f"{num_bad} of {ledger.came} lines of {path} are not JSON or UTF-8, the first one at {first}"
+        fix = "Write one JSON object a line, or set prompts.encoding"
+        raise InputError(problem, f"{fix}; up to {MAX_NOT_JSON:.0%} broken lines are dropped")
     if sum(ledger.dropped[reason] for reason in SHAPE_REASONS) == ledger.came:
         problem = f"None of the {ledger.came} records has a known form: {describe_rejected(source)}"
         raise InputError(problem, "Set prompts.columns.text to the column of the text, or prompts.columns.conversation")

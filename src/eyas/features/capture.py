@@ -110,13 +110,8 @@ def build_origin(config: CaptureConfig, conversations_digest: str, target: Targe
         "aux_layer_ids": list(target.aux_layer_ids),
         "target_dtype": str(target.model.dtype),
     }
-    return provenance.StageInputs(
-        stage=STAGE,
-        recipe=provenance.digest_json(settings),
-        parents={"conversations": conversations_digest, "target": target.digest},
-        tokenizer=target.tokenizer_digest,
-        template=target.template_digest,
-    )
+    recipe, parents = provenance.digest_json(settings), {"conversations": conversations_digest, "target": target.digest}
+    return provenance.StageInputs(STAGE, recipe, parents, target.tokenizer_digest, target.template_digest)
 
 
 def run(
@@ -270,11 +265,10 @@ def _check_quantization_error(
         print(text, file=sys.stderr)
     worst = max(error.teacher, *error.aux)
     if not worst <= config.max_error:
-        raise StageError(
-            f"Storing the features of {target.info.name} as {config.dtype} changes them by {worst:.1%}"
-            f" on {error.num_rows} rows, but capture.max_error allows {config.max_error:.1%}",
-            "Set capture.dtype=fp8, or bfloat16 for the exact values, or raise capture.max_error",
-        )
+        change = f"changes them by {worst:.1%} on {error.num_rows} rows"
+        problem = f"Storing the features of {target.info.name} as {config.dtype} {change}, but capture.max_error allows"
+        fix = "Set capture.dtype=fp8, or bfloat16 for the exact values, or raise capture.max_error"
+        raise StageError(f"{problem} {config.max_error:.1%}", fix)
     return error
 
 

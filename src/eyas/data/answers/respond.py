@@ -16,19 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from eyas.base import provenance
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
-from eyas.base.provenance import (
-    Provenance,
-    StageInputs,
-    digest_json,
-    finish_stage,
-    is_finished,
-    mark_unfinished,
-    read_provenance,
-    require_finished,
-    verify_contents,
-)
+from eyas.base.provenance import Provenance, StageInputs, digest_json
 from eyas.base.storage import convert_write_errors, write_json_atomic
 from eyas.chat.conversation import read_conversations
 from eyas.data.answers.journal import JOURNAL_SUFFIX
@@ -69,17 +60,10 @@ def build_origin(
         responder: The target.
         scan: The scanner for personal data; None if answers are not scanned.
     """
-    identity = config.output_affecting_keys() | {
-        "target_dtype": responder.target_dtype,
-        "scan": None if scan is None else scan.digest,
-    }
-    return StageInputs(
-        STAGE,
-        digest_json(identity),
-        {"prompts": prompts_digest, "target": responder.target_digest},
-        responder.tokenizer_digest,
-        responder.template_digest,
-    )
+    scan_digest = None if scan is None else scan.digest
+    identity = config.output_affecting_keys() | {"target_dtype": responder.target_dtype, "scan": scan_digest}
+    parents = {"prompts": prompts_digest, "target": responder.target_digest}
+    return StageInputs(STAGE, digest_json(identity), parents, responder.tokenizer_digest, responder.template_digest)
 
 
 def run(
@@ -108,10 +92,10 @@ def run(
         StageError: The disk is full, or the server fails. Finished answers stay on disk; the same call continues.
     """
     started_s = time.time()
-    require_finished(prompts_dir, PROMPTS_STAGE)
-    origin = build_origin(config, verify_contents(prompts_dir).digest, responder, scan)
-    if is_finished(out_dir, origin):
-        return read_provenance(out_dir)
+    provenance.require_finished(prompts_dir, PROMPTS_STAGE)
+    origin = build_origin(config, provenance.verify_contents(prompts_dir).digest, responder, scan)
+    if provenance.is_finished(out_dir, origin):
+        return provenance.read_provenance(out_dir)
     prompts = prompts_dir / PROMPTS_FILE
     num_answers = _count_answers(prompts)
     _check_modes(config, responder)
@@ -139,7 +123,7 @@ def run(
     _require_conversations(json.loads(ledger.read_bytes()), config, out_dir, responder)
     for path in paths:
         AnswerLedger.path_beside(path).unlink(missing_ok=True)
-    return finish_stage(out_dir, origin, started_s)
+    return provenance.finish_stage(out_dir, origin, started_s)
 
 
 def _require_conversations(ledger: dict[str, Any], config: RespondConfig, out_dir: Path, responder: Responder) -> None:
@@ -177,7 +161,7 @@ def _prepare_directory(out_dir: Path, origin: StageInputs, parts: Sequence[Path]
     # ledger.json is written after all parts, and then their own ledgers are removed: a part that is missing was lost.
     is_whole = all(part.exists() for part in parts) or not (out_dir / LEDGER_FILE).exists()
     if has_origin(path, digest) and is_whole:
-        mark_unfinished(out_dir)
+        provenance.mark_unfinished(out_dir)
     else:
         clear_output(out_dir)
         write_json_atomic(path, {"origin": digest})
@@ -185,7 +169,7 @@ def _prepare_directory(out_dir: Path, origin: StageInputs, parts: Sequence[Path]
 
 def clear_output(out_dir: Path) -> None:
     """Removes the files that `eyas respond` writes, provenance.json first. Other files stay."""
-    mark_unfinished(out_dir)
+    provenance.mark_unfinished(out_dir)
     patterns = ("part-*.jsonl", f"part-*.jsonl{JOURNAL_SUFFIX}", f"part-*.jsonl{TALLY_SUFFIX}")
     parts = [path for pattern in patterns for path in out_dir.glob(pattern)]
     for path in (*parts, out_dir / LEDGER_FILE, out_dir / ORIGIN_FILE):
