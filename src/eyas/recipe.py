@@ -217,11 +217,9 @@ class Run:
                     continue
                 current = read_provenance(finished[parent]).digest
                 if recorded != current:
-                    problem = (
-                        f"{path} was made from {name} {recorded[:19]}, but {finished[parent]} has {current[:19]} now"
-                    )
+                    problem = f"{path} was made from {name} {recorded[:19]}, but {finished[parent]} has"
                     fix = f"Run `eyas {earlier}` with this recipe and --out, then the stages after it"
-                    raise InputError(problem, fix)
+                    raise InputError(f"{problem} {current[:19]} now", fix)
 
     def _execute(self, stage: str) -> None:
         """Calls the code of a stage with its inputs and its output directory."""
@@ -326,7 +324,7 @@ class Run:
         config = self.recipe.prompts
         if all(source.is_builtin for source in config.all_sources()):
             return None
-        return _AnswerScanner(PrivacyFilter(config.privacy, load_surrogate_key(config.privacy.key_file)))
+        return PrivacyFilter(config.privacy, load_surrogate_key(config.privacy.key_file))
 
     @property
     def train_config(self) -> TrainConfig:
@@ -378,17 +376,6 @@ def open_run(recipe: str, overrides: Sequence[str], out: str | None, device: str
     loaded = load_recipe(Path(recipe), parse_overrides(overrides))
     directory = Path("runs") / loaded.name if out is None else Path(out)
     return Run(loaded, directory, device=device or default_device())
-
-
-class _AnswerScanner:
-    """An adapter of the privacy filter to the interface that the stage `respond` calls."""
-
-    def __init__(self, privacy: PrivacyFilter) -> None:
-        self.digest = privacy.digest
-        self._privacy = privacy
-
-    def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]:
-        return self._privacy.scan(texts, languages)
 
 
 def _describe_head_start(trained: Provenance | None) -> str:

@@ -248,7 +248,9 @@ class ShardWriter:
         message = self._decode_message(token_ids, event.finish) if event.message is None else event.message
         counts: dict[str, int] = {}
         if self._scan is not None:
-            (counts,) = self._scan(["\n".join(message_texts(message))], [prompt.tags.get("language", DEFAULT_LANGUAGE)])
+            (counts,) = self._scan.scan(
+                ["\n".join(message_texts(message))], [prompt.tags.get("language", DEFAULT_LANGUAGE)]
+            )
         if any(counts.get(kind) for kind in self._config.drop_private):
             return WithheldAnswer(counts)
         return KeptAnswer(Turn(token_ids, (True,) * len(token_ids), event.finish, event.ids_source), message, counts)

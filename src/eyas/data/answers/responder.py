@@ -100,7 +100,7 @@ class AnswerScanner(Protocol):
         """A digest of the scanner's settings and word lists. It is part of the inputs of the stage."""
         ...
 
-    def __call__(self, texts: list[str], languages: list[str]) -> list[dict[str, int]]:
+    def scan(self, texts: Sequence[str], languages: Sequence[str]) -> list[dict[str, int]]:
         """Returns the number of values of each kind in each text. languages: of each text (ISO 639-1)."""
         ...
 
