@@ -78,9 +78,8 @@ def _parse_json(text: str) -> list[Any]:
 
 def _parse_runs(value: Mapping[str, Any]) -> list[tuple[int, Metrics]]:
     if isinstance(value.get("benchmarks"), list):
-        return [
-            _parse_guidellm(one) for one in value["benchmarks"] if lookup(one, "metrics", "output_tokens_per_second")
-        ]
+        measured = (one for one in value["benchmarks"] if lookup(one, "metrics", "output_tokens_per_second"))
+        return list(map(_parse_guidellm, measured))
     if any(isinstance(value.get(name), Mapping) for name in ("time_to_first_token", "request_latency")):
         return [_parse_aiperf(value)]
     return [_parse_vllm(value)] if "median_ttft_ms" in value else []

@@ -70,30 +70,27 @@ def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) ->
     )
     load_charts = [chart for axis, some in points.items() for chart in report_charts.load_charts(some, axis)]
     story = results.get("story") or {}
-    return (
-        _environment()
-        .get_template("report.html.jinja")
-        .render(
-            css=Markup(files("eyas.bench").joinpath("report.css").read_text(encoding="utf-8")),
-            results=dict.fromkeys(("dtype", "gone", "command", "concurrency", "rates", "ramp")) | results,
-            target_name=lookup(results, "target", "name") or "target",
-            headline=_headline(results, summary["speedup"]),
-            lossless=_lossless(results),
-            failures=_count_failures([*tasks.values(), *arms]),
-            summary=summary,
-            task_table=task_table(tasks),
-            looping={name: count for name, task in tasks.items() if (count := read_number(task, "looping"))},
-            charts=[chart for chart in charts if chart is not None],
-            worst_ratios=_worst_ratios(points),
-            load_charts=[*load_charts, *filter(None, [report_charts.accepted_per_step(all_points)])],
-            load_tables=[table for axis, some in points.items() for table in load_tables(some, axis.name)],
-            story=story,
-            training_charts=list(report_charts.training_charts(story.get("training") or [])),
-            task_keys={key for task in tasks.values() for key in task},
-            arm_keys={key for arm in arms for key in arm},
-            has_counters="counters" in [entry.get("acceptance_source") for entry in [*tasks.values(), *arms]],
-            environment=_environment_rows(results, acceptance),
-        )
+    template = _environment().get_template("report.html.jinja")
+    return template.render(
+        css=Markup(files("eyas.bench").joinpath("report.css").read_text(encoding="utf-8")),
+        results=dict.fromkeys(("dtype", "gone", "command", "concurrency", "rates", "ramp")) | results,
+        target_name=lookup(results, "target", "name") or "target",
+        headline=_headline(results, summary["speedup"]),
+        lossless=_lossless(results),
+        failures=_count_failures([*tasks.values(), *arms]),
+        summary=summary,
+        task_table=task_table(tasks),
+        looping={name: count for name, task in tasks.items() if (count := read_number(task, "looping"))},
+        charts=[chart for chart in charts if chart is not None],
+        worst_ratios=_worst_ratios(points),
+        load_charts=[*load_charts, *filter(None, [report_charts.accepted_per_step(all_points)])],
+        load_tables=[table for axis, some in points.items() for table in load_tables(some, axis.name)],
+        story=story,
+        training_charts=list(report_charts.training_charts(story.get("training") or [])),
+        task_keys={key for task in tasks.values() for key in task},
+        arm_keys={key for arm in arms for key in arm},
+        has_counters="counters" in [entry.get("acceptance_source") for entry in [*tasks.values(), *arms]],
+        environment=_environment_rows(results, acceptance),
     )
 
 

@@ -143,14 +143,11 @@ def measure_draft_baselines(
         if not measured:
             continue
         texts = [torch.tensor([*pair.prompt.ids, *pair.baseline.token_ids]) for pair in measured]
-        answers = [
-            AnswerSpan(index, ids_T, len(pair.prompt.ids), len(ids_T))
-            for index, (pair, ids_T) in enumerate(zip(measured, texts, strict=True))
-        ]
+        starts = [len(pair.prompt.ids) for pair in measured]
+        answers = [AnswerSpan(i, ids_T, starts[i], len(ids_T)) for i, ids_T in enumerate(texts)]
         drafters = {"prompt_lookup": PromptLookup(texts, depth), "ngram4": NgramDrafter(table, texts, depth)}
-        references[task] = {
-            name: _acceptance(summarize(replay_answers(answers, drafter), seed)) for name, drafter in drafters.items()
-        }
+        replayed = {name: replay_answers(answers, drafter) for name, drafter in drafters.items()}
+        references[task] = {name: _acceptance(summarize(rounds, seed)) for name, rounds in replayed.items()}
     return references
 
 

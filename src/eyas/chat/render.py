@@ -67,6 +67,9 @@ class _RenderedTurn:
     ids: list[int]
     loss_mask: list[bool]
 
+    def to_row(self, number: int) -> RenderedRow:
+        return RenderedRow(self.prompt + self.ids, [False] * len(self.prompt) + self.loss_mask, number)
+
 
 # --- messages to ids -------------------------------------------------------------------------------------------------
 
@@ -108,15 +111,8 @@ def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> li
         raise InputError(f"Conversation {conversation.id} has no answer", "Run `eyas respond` first")
     assert not conversation.turns or len(conversation.turns) == len(places), "one turn for each assistant message"
     turns = [_render_turn(conversation, turn, place, tokenizer) for turn, place in enumerate(places)]
-    row = _join_turns(turns)
-    rows = (
-        [row]
-        if row is not None
-        else [
-            RenderedRow(turn.prompt + turn.ids, [False] * len(turn.prompt) + turn.loss_mask, number)
-            for number, turn in enumerate(turns)
-        ]
-    )
+    joined = _join_turns(turns)
+    rows = [turn.to_row(number) for number, turn in enumerate(turns)] if joined is None else [joined]
     for row in rows:
         if len(set(row.loss_mask)) == 1:
             kind = "true" if row.loss_mask[0] else "false"

@@ -153,11 +153,8 @@ def build_record(
         The record. None for outputs that cannot be compared with a report: those with a grammar, a penalty or a logit
         bias, and those that repeat themselves endlessly.
     """
-    if (
-        output.request.grammar is not None
-        or output.request.sampling.adjusts_logits
-        or is_looping_answer(output.token_ids)
-    ):
+    is_free = output.request.grammar is None and not output.request.sampling.adjusts_logits
+    if not is_free or is_looping_answer(output.token_ids):
         return None
     rounds: dict[str, dict[str, tuple[int, int]]] = {}
     for trace, num_taken in drafted_rounds(output):

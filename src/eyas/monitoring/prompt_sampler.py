@@ -191,9 +191,8 @@ class PromptSampler(Collector):
             outputs.add_metric([outcome], count)
         yield outputs
         yield GaugeMetricFamily("eyas_sampled_prompts", "Number of stored prompts.", self.num_prompts)
-        yield GaugeMetricFamily(
-            "eyas_sampled_bytes", "Size of the file with the stored prompts, in bytes.", self._prompts_file.num_bytes
-        )
+        text = "Size of the file with the stored prompts, in bytes."
+        yield GaugeMetricFamily("eyas_sampled_bytes", text, self._prompts_file.num_bytes)
 
     def close(self) -> None:
         """Processes the queued outputs and closes the files. Requirement: `observe` is not called afterwards."""

@@ -1,6 +1,6 @@
 """Writes a recipe that trains a run's head further, on the prompts that a server has stored (`eyas drift --recipe`)."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from eyas.base.config import to_toml
@@ -69,9 +69,7 @@ def build_recipe(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
     head = (run / "head") if recipe.target.head is None else resolve_head(recipe.target.head)
     sizes = read_head(head, None, read_num_layers(recipe.target.model)).config
     source = SourceConfig(str(prompts), license=LICENSE, name=SOURCE, keep_system=True)
-    options = HeadOptions(
-        sizes.intermediate_size, sizes.num_heads, sizes.num_kv_heads, sizes.head_dim, sizes.fc_norm, sizes.norm_output
-    )
+    options = HeadOptions(**{field.name: getattr(sizes, field.name) for field in fields(HeadOptions)})
     checkpoints = _sibling_url(recipe.train.checkpoint_url, name)
     return replace(
         recipe,

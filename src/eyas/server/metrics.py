@@ -94,9 +94,8 @@ class ServerMetrics(Collector):
             *(collector.collect() for collector in self._collectors),
         )
         for metric in of_model:
-            metric.samples = [
-                sample._replace(labels={**self.labels, **sample.labels}) for sample in _without_created(metric)
-            ]
+            samples = _without_created(metric)
+            metric.samples = [sample._replace(labels={**self.labels, **sample.labels}) for sample in samples]
             yield metric
             yield from (_renamed(metric, name) for name in ALIASES.get(metric.name, ()))
         for metric in chain(*(collector.collect() for collector in self.requests.http_collectors)):

@@ -67,9 +67,8 @@ class RequestMetrics:
             self._aborted.labels(phase)
         text = "Calls that were refused because the queue is full or the server is not ready."
         self._rejections = Counter("vllm:admission_rejections", text, ["reason"], registry=None)
-        self._responses = Counter(
-            "http_requests", "HTTP responses, by status class.", ["method", "status", "handler"], registry=None
-        )
+        labels, text = ["method", "status", "handler"], "HTTP responses, by status class."
+        self._responses = Counter("http_requests", text, labels, registry=None)
         name, text = "http_request_duration_seconds", "Time from a request to the end of its response, in seconds."
         self._durations_s = Histogram(name, text, ["method", "handler"], buckets=HTTP_BUCKETS_S, registry=None)
         self.collectors = (*self._histograms.values(), self._aborted, self._rejections)

@@ -11,6 +11,7 @@ A stream begins with response.created and ends with response.completed, .incompl
 import json
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 from pydantic import Field
@@ -161,13 +162,10 @@ class ResponsesBuilder:
         (choice,) = self._chat.build_response(outputs, usage).choices
         message = choice.message
         content = None if choice.logprobs is None else choice.logprobs.content
-        for _ in self._add_texts(message.reasoning_content, message.content or "", content or []):
-            pass
-        for call in message.tool_calls:
-            for _ in self._add_call(call.id, call.function.name, call.function.arguments):
-                pass
-        for _ in self._finish(choice.finish_reason):
-            pass
+        events = [self._add_texts(message.reasoning_content, message.content or "", content or [])]
+        events += [self._add_call(call.id, call.function.name, call.function.arguments) for call in message.tool_calls]
+        for _ in chain(*events, self._finish(choice.finish_reason)):
+            pass  # the events are for a stream; here only the items count
         return self._response(self._chat.add_details(usage, outputs))
 
     def begin(self) -> Iterator[dict[str, Any]]:

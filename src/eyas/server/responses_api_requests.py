@@ -213,22 +213,16 @@ class ResponsesRequest(IgnoredParameters):
     def to_chat(self) -> ChatRequest:
         """Returns the chat request with the same meaning."""
         has_logprobs = LOGPROBS in (self.include or ())
-        parameters = {
-            "model": self.model,
+        shared = ("model", "temperature", "top_p", "parallel_tool_calls", "stream", "user", "metadata")
+        parameters = {name: getattr(self, name) for name in shared} | {
             "messages": [*self._system_messages(), *_to_messages(self.input)],
             "max_tokens": self.max_output_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
             "logprobs": has_logprobs or None,
             "top_logprobs": self.top_logprobs if has_logprobs else None,
             "tools": None if self.tools is None else [_to_tool(tool) for tool in self.tools],
             "tool_choice": _to_choice(self.tool_choice) if self.tools else None,
-            "parallel_tool_calls": self.parallel_tool_calls,
             "response_format": None if self.text is None else _to_format(self.text.format),
             "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
-            "stream": self.stream,
-            "user": self.user,
-            "metadata": self.metadata,
         }
         return ChatRequest.model_validate(parameters)
 

@@ -221,9 +221,8 @@ class Api:
         """Returns the token ids of a prompt or of rendered messages."""
         check_model(body.model, self.options.served_name)
         if body.messages is not None:
-            ids = await self._on_parser_thread(
-                self.parser.encode_messages, body.messages, body.tools or [], body.chat_template_kwargs
-            )
+            parts = (body.messages, body.tools or [], body.chat_template_kwargs)
+            ids = await self._on_parser_thread(self.parser.encode_messages, *parts)
         else:
             ids = await self._on_parser_thread(self.parser.encode_prompt, body.prompt or "")
         return _json(responses.TokenizeResponse(tokens=list(ids), count=len(ids), max_model_len=self.parser.context))
@@ -331,12 +330,9 @@ class Api:
         outputs = [output for generation in generations for output in generation.finished_outputs]
         usages = [generation.usage for generation in generations]
         record: AccessLogRecord = request.scope[RECORD_KEY]
-        record.add_outputs(
-            sum(usage.prompt_tokens for usage in usages),
-            sum(usage.completion_tokens for usage in usages),
-            outputs,
-            len(outputs) == sum(len(generation.requests) for generation in generations),
-        )
+        counts = (sum(usage.prompt_tokens for usage in usages), sum(usage.completion_tokens for usage in usages))
+        is_complete = len(outputs) == sum(len(generation.requests) for generation in generations)
+        record.add_outputs(*counts, outputs, is_complete)
         for generation in generations:
             self.metrics.requests.observe_call(generation.finished_outputs, generation.num_choices)
             for output, last_s in zip(generation.outputs, generation.last_times_s, strict=True):

@@ -148,10 +148,8 @@ def load_tensors(
                 own = shard_rows(group.rank, group.world_size, count)
             begin, end = max(stored.start, own.start), min(stored.stop, own.stop)
             if begin < end:
-                copies[name] = (
-                    slice(begin - own.start, end - own.start),
-                    slice(begin - stored.start, end - stored.start),
-                )
+                loaded_rows = slice(begin - own.start, end - own.start)
+                copies[name] = loaded_rows, slice(begin - stored.start, end - stored.start)
         if not copies:
             continue
         path = directory.join(file_name)

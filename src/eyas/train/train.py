@@ -96,9 +96,8 @@ def run(
         provenance.mark_unfinished(out_dir)
     checkpoint_dir = StoragePath.of(out_dir if config.checkpoint_url is None else config.checkpoint_url)
     tracker_dir = out_dir.parent / TRACKER_DIRECTORY if group.is_main else None
-    trainer.train(
-        checkpoint_dir, provenance.digest_json(dataclasses.asdict(origin)), progress and group.is_main, tracker_dir
-    )
+    origin_digest = provenance.digest_json(dataclasses.asdict(origin))
+    trainer.train(checkpoint_dir, origin_digest, progress and group.is_main, tracker_dir)
     weights = trainer.optimizer.gather_weights(trainer.optimizer.weights)
     if not group.is_main:
         return None
@@ -162,23 +161,18 @@ def build_head_card(trainer: Trainer, choices: dict[str, str]) -> str:
     if unseen := int((counts_W[vocab.t2d_W] == 0).sum()):
         coverage += f"; {unseen:,} of them occur in none of those"
     by_step = enumerate(zip(metrics["accuracy"], metrics["acceptance"], strict=True))
-    return (
-        CARD_TEMPLATE.read_text(encoding="utf-8")
-        .partition("\n")[2]
-        .format(
-            manifest=manifest,
-            features=features,
-            head=trainer.head,
-            vocab=vocab,
-            metrics=metrics,
-            layers=", ".join(str(i) for i in manifest.aux_layer_ids),
-            coverage=coverage,
-            num_texts=len(rows),
-            num_supervised=sum(row.num_supervised for row in rows),
-            tasks=", ".join(f"{task} {count}" for task, count in sorted(Counter(row.task for row in rows).items())),
-            choices="".join(f"| {name} | {text} |\n" for name, text in choices.items()),
-            steps="\n".join(
-                f"| {step} | {accuracy:.1%} | {acceptance:.1%} |" for step, (accuracy, acceptance) in by_step
-            ),
-        )
+    template = CARD_TEMPLATE.read_text(encoding="utf-8").partition("\n")[2]
+    return template.format(
+        manifest=manifest,
+        features=features,
+        head=trainer.head,
+        vocab=vocab,
+        metrics=metrics,
+        layers=", ".join(str(i) for i in manifest.aux_layer_ids),
+        coverage=coverage,
+        num_texts=len(rows),
+        num_supervised=sum(row.num_supervised for row in rows),
+        tasks=", ".join(f"{task} {count}" for task, count in sorted(Counter(row.task for row in rows).items())),
+        choices="".join(f"| {name} | {text} |\n" for name, text in choices.items()),
+        steps="\n".join(f"| {step} | {accuracy:.1%} | {acceptance:.1%} |" for step, (accuracy, acceptance) in by_step),
     )

@@ -106,10 +106,8 @@ def read_training_curve(path: Path) -> list[dict[str, float]]:
         return []
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     step = max(1, math.ceil(len(lines) / MAX_CURVE_POINTS))
-    names = ("update", "loss", "chain_length")
-    return [
-        {name: line[name] for name in names} | {"accuracy": line["accuracy"][0]} for line in lines[::-1][::step][::-1]
-    ]
+    names, shown = ("update", "loss", "chain_length"), lines[::-1][::step][::-1]
+    return [{name: line[name] for name in names} | {"accuracy": line["accuracy"][0]} for line in shown]
 
 
 def format_line(line: dict[str, Any]) -> str:

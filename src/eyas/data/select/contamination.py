@@ -28,13 +28,8 @@ EvalSet = Literal["mt-bench", "humaneval", "gsm8k-test", "spec-bench", "eyas-eva
 ALL_EVALSETS: tuple[EvalSet, ...] = get_args(EvalSet)
 # The hash files of each set. Spec-Bench contains 80 questions of GSM8K test and all of MT-bench. Its other parts
 # (translation, summarization, question answering, retrieval) are not covered: name a file in prompts.decontaminate.
-EVALSET_FILES: dict[EvalSet, tuple[str, ...]] = {
-    "mt-bench": ("mt-bench",),
-    "humaneval": ("humaneval",),
-    "gsm8k-test": ("gsm8k-test",),
-    "spec-bench": ("mt-bench", "gsm8k-test"),
-    "eyas-eval": ("eyas-eval",),
-}
+EVALSET_FILES: dict[EvalSet, tuple[str, ...]] = {name: (name,) for name in ALL_EVALSETS}
+EVALSET_FILES["spec-bench"] = ("mt-bench", "gsm8k-test")
 
 
 @dataclass(frozen=True)

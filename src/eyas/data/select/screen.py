@@ -185,10 +185,8 @@ class Screener:
                 each.dropped["evaluation sets"] = CONTAMINATED
         rest = [each for each in records if not each.dropped or every_gate]
         supported = self._privacy.name_languages
-        cleaned = self._privacy.clean(
-            [(each.texts, pick_screening_language(each.languages, supported)) for each in rest]
-        )
-        for each, result in zip(rest, cleaned, strict=True):
+        texts = [(each.texts, pick_screening_language(each.languages, supported)) for each in rest]
+        for each, result in zip(rest, self._privacy.clean(texts), strict=True):
             each.privacy = result
             if isinstance(result, DroppedRecord):
                 each.dropped["personal data"] = result.reason

@@ -35,11 +35,8 @@ def write_chat(rng: random.Random) -> Messages:
 def _write_reply(grammar: TemplateGrammar, first: bool) -> list[str]:
     rng = grammar.rng
     if first:
-        sentences = grammar.expand_some(TEMPLATES["greeting"], 1) + grammar.expand_some(
-            TEMPLATES["advice"], rng.choice((3, 4, 5))
-        )
+        sentences, count = grammar.expand_some(TEMPLATES["greeting"], 1), rng.choice((3, 4, 5))
     else:
-        sentences = grammar.expand_some(TEMPLATES["answer_to_follow_up"], rng.choice((1, 2))) + grammar.expand_some(
-            TEMPLATES["advice"], 3
-        )
+        sentences, count = grammar.expand_some(TEMPLATES["answer_to_follow_up"], rng.choice((1, 2))), 3
+    sentences += grammar.expand_some(TEMPLATES["advice"], count)
     return sentences + (grammar.expand_some(TEMPLATES["closing"], 1) if rng.random() < 0.5 else [])

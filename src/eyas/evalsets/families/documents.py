@@ -65,11 +65,9 @@ def write_summary(rng: random.Random) -> Messages:
     grammar = TemplateGrammar(rng, tone, words)
     report = [grammar.expand(rng.choice(SUMMARY["report_opening"]))]
     report += [grammar.expand(line) for line in rng.sample(SUMMARY["report"], rng.choice((5, 6, 7, 8)))]
-    summary = (
-        grammar.expand_some(SUMMARY["lead"], 1)
-        + grammar.expand_some(SUMMARY["middle"], rng.choice((2, 3, 4)))
-        + grammar.expand_some(SUMMARY["end"], 1)
-    )
+    summary = grammar.expand_some(SUMMARY["lead"], 1)
+    summary += grammar.expand_some(SUMMARY["middle"], rng.choice((2, 3, 4)))
+    summary += grammar.expand_some(SUMMARY["end"], 1)
     grammar.words["report"] = " ".join(report)
     return grammar.ask_and_answer(SUMMARY["ask"], " ".join(summary))
 
