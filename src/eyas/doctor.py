@@ -52,9 +52,8 @@ def examine(path: str, target: str | None) -> list[Finding]:
     if not (directory / CONFIG_FILE).is_file():
         problem = f"{directory} has neither {RECIPE_FILE} nor {CONFIG_FILE}"
         raise InputError(problem, f"{KINDS}. For a run, name its directory, for example runs/NAME")
-    return list(
-        _end_with_misfit(_examine_head(directory, target) if _is_head(directory) else _examine_target(directory))
-    )
+    findings = _examine_head(directory, target) if _is_head(directory) else _examine_target(directory)
+    return list(_end_with_misfit(findings))
 
 
 def examine_machine() -> Finding:

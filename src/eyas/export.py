@@ -157,10 +157,9 @@ def _require_parity(parity: dict[str, Any], out_dir: Path) -> None:
     for name, result in parity["engines"].items():
         if not result["ok"]:
             difference = max(result["steps"]) / result["largest_logit"]
-            problem = (
-                f"{out_dir / name} gives other logits than the head when {name} reads it (difference {difference:.1e})"
-            )
-            raise StageError(problem, f"Do not serve this export; read the differences in {PARITY_FILE} beside it")
+            problem = f"{out_dir / name} gives other logits than the head when {name} reads it"
+            fix = f"Do not serve this export; read the differences in {PARITY_FILE} beside it"
+            raise StageError(f"{problem} (difference {difference:.1e})", fix)
 
 
 # --- README.md -------------------------------------------------------------------------------------------------------
@@ -180,10 +179,8 @@ def render_readme(
     """
     ledger = inputs.read_finished("prompts", "ledger.json") if inputs.is_trained_here else None
     acceptance = inputs.read_finished("eval", ACCEPTANCE_FILE)
-    name, data = (
-        public_name(target.info.name),
-        "## Data and licenses\n\nNothing is known of the data that trained this head.",
-    )
+    name = public_name(target.info.name)
+    data = "## Data and licenses\n\nNothing is known of the data that trained this head."
     if ledger is not None and ledger.get("target"):
         data = render_data_section(ledger, ledger["target"] | {"name": name}).strip()
     title = f"EAGLE-3 draft head for {name}"

@@ -198,10 +198,9 @@ class TuneConfig:
             if not values or len(set(values)) < len(values):
                 raise UsageError(f"tune.{name}={list(values)} is empty or repeats a value", f"Change tune.{name}")
         if not self.shapes_by_top_k:
-            raise UsageError(
-                f"There is no tree of depth {self.depth} with top_k {list(self.top_k)} and nodes {list(self.nodes)}",
-                "Add 1 to tune.top_k for chains, or add other numbers to tune.nodes",
-            )
+            sizes = f"top_k {list(self.top_k)} and nodes {list(self.nodes)}"
+            fix = "Add 1 to tune.top_k for chains, or add other numbers to tune.nodes"
+            raise UsageError(f"There is no tree of depth {self.depth} with {sizes}", fix)
 
     @property
     def sampling(self) -> SamplingParams | None:

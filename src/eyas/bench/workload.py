@@ -101,11 +101,9 @@ def load_workload(
             workload[task] = fitting
         num_too_long += len(prompts) - len(fitting)
     if not workload:
-        raise InputError(
-            f"Every prompt in {config.prompts} has more than {longest} tokens, which leaves no room for an answer of "
-            f"{config.max_tokens} tokens in the target's context",
-            "Lower bench.max_tokens or set other bench.prompts",
-        )
+        room = f"no room for an answer of {config.max_tokens} tokens in the target's context"
+        problem = f"Every prompt in {config.prompts} has more than {longest} tokens, which leaves {room}"
+        raise InputError(problem, "Lower bench.max_tokens or set other bench.prompts")
     return workload, num_too_long
 
 

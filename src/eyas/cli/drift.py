@@ -34,11 +34,8 @@ def run_verb(parsed: argparse.Namespace) -> int:
     print(json.dumps(report.to_json(), indent=2) if parsed.json else report.to_text())
     if parsed.recipe is not None:
         count = write_recipe(reported.recipe, run_directory, sampled, Path(parsed.recipe))
-        command = f"eyas run {parsed.recipe} --acknowledge 'YOUR NAME'"
-        print(
-            f"eyas: {count} prompts are written beside {parsed.recipe}. Check their license, then run: {command}",
-            file=sys.stderr,
-        )
+        advice = f"Check their license, then run: eyas run {parsed.recipe} --acknowledge 'YOUR NAME'"
+        print(f"eyas: {count} prompts are written beside {parsed.recipe}. {advice}", file=sys.stderr)
     return RETRAIN_EXIT_CODE if report.recommendation == "retrain" else 0
 
 

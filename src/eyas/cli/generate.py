@@ -51,9 +51,8 @@ def run_verb(parsed: argparse.Namespace) -> int:
         Request(str(number), prompt_ids, parsed.max_tokens, sampling, parsed.seed + number)
         for number, prompt_ids in enumerate(encoded)
     ]
-    engine = Engine(
-        target, [] if draft is None else [draft], min(SLOTS, len(requests)), max(map(len, encoded)) + parsed.max_tokens
-    )
+    context = max(map(len, encoded)) + parsed.max_tokens
+    engine = Engine(target, [] if draft is None else [draft], min(SLOTS, len(requests)), context)
     for request in requests:
         engine.max_new_tokens(request)  # raises before anything is generated if a prompt does not fit
     if parsed.json or parsed.input is not None:

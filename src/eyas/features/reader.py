@@ -145,11 +145,10 @@ class Features:
     def check_target(self, target_digest: str) -> None:
         """Raises InputError if another target computed these features."""
         if target_digest != self.manifest.target_digest:
-            raise InputError(
-                f"The features in {self.directory} were captured from a target with digest "
-                f"{self.manifest.target_digest}, but this target has digest {target_digest}",
-                "Run `eyas capture` with this target, or set target.model to the target that captured the features",
-            )
+            captured = f"The features in {self.directory} were captured from a target with digest"
+            problem = f"{captured} {self.manifest.target_digest}, but this target has digest {target_digest}"
+            fix = "Run `eyas capture` with this target, or set target.model to the target that captured the features"
+            raise InputError(problem, fix)
 
     def _read_stored_rows(self, indices: Sequence[int]) -> Iterator[StoredRow]:
         """Yields the stored rows in order. Several threads read an object store, because its latency is high."""

@@ -68,10 +68,11 @@ class ProcessGroup:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise StageError(
-                f"Rank {self.rank} of {self.world_size} lost the connection to the other processes of this training",
-                "Read the error of the process that stopped first, then run the same command again: training resumes",
-            ) from error
+            problem = (
+                f"Rank {self.rank} of {self.world_size} lost the connection to the other processes of this training"
+            )
+            fix = "Read the error of the process that stopped first, then run the same command again: training resumes"
+            raise StageError(problem, fix) from error
 
 
 SINGLE_PROCESS = ProcessGroup()

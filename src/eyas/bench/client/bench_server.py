@@ -67,10 +67,8 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
         "versions": package_versions(),
     }
     if not benchmark.num_answered:
-        raise StageError(
-            f"No answer to any of {benchmark.num_failed} requests; the first error: {benchmark.first_error or 'none'}",
-            "Check the server's log",
-        )
+        problem = f"No answer to any of {benchmark.num_failed} requests; the first error:"
+        raise StageError(f"{problem} {benchmark.first_error or 'none'}", "Check the server's log")
     if benchmark.down is not None:
         results["gone"] = benchmark.down
     write_results(results, None, out_dir)

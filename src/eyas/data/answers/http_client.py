@@ -224,11 +224,10 @@ class CompletionClient:
         server_ids, target_ids = reply.prompt_ids, question.prompt_ids
         if server_ids is None or server_ids == target_ids:
             return
-        raise StageError(
-            f"{self._url} uses another chat template or tokenizer: it renders {question.id} to {len(server_ids)} "
-            f"tokens ({digest_json(server_ids)}), target.model to {len(target_ids)} ({digest_json(target_ids)})",
-            "Start the server with this target and its own template, or correct target.model",
-        )
+        rendered = f"it renders {question.id} to {len(server_ids)} tokens ({digest_json(server_ids)})"
+        problem = f"{self._url} uses another chat template or tokenizer: {rendered}"
+        fix = "Start the server with this target and its own template, or correct target.model"
+        raise StageError(f"{problem}, target.model to {len(target_ids)} ({digest_json(target_ids)})", fix)
 
     def _read_headers(self) -> dict[str, str]:
         return openai_http.auth_headers(openai_http.read_api_key(self.config.api_key_env, self._url))

@@ -67,6 +67,11 @@ class Assessment:
         return tuple(dict.fromkeys(each.reason for each in self.findings if each.verdict == self.verdict))
 
     @property
+    def reason(self) -> str:
+        """The reasons as one text, for messages and the ledger."""
+        return "; ".join(self.reasons)
+
+    @property
     def subject(self) -> str:
         """The name of the source or target in messages."""
         name = self.pending.dataset or self.pending.name
@@ -118,18 +123,16 @@ class LicenseGate:
         if assessment.verdict == "acknowledge":
             acknowledgement = find_acknowledgement(pending, acknowledgements)
             if acknowledgement is None:
-                raise InputError(
-                    f"The license gate needs an acknowledgement for the {assessment.subject}: "
-                    f"{'; '.join(assessment.reasons)}",
-                    f"Read the license, then add --acknowledge 'YOUR NAME' to the command (claim {pending.digest})",
-                )
+                problem = f"The license gate needs an acknowledgement for the {assessment.subject}: {assessment.reason}"
+                fix = "Read the license, then add --acknowledge 'YOUR NAME' to the command"
+                raise InputError(problem, f"{fix} (claim {pending.digest})")
         licenses = list(filter(None, map(self.policy.tables.find_license, pending.counted)))
         return LicenseDecision(
             verdict="allowed" if acknowledgement is None else "acknowledged",
             name=pending.name,
             dataset=pending.dataset,
             spdx=pending.license,
-            reason="; ".join(assessment.reasons),
+            reason=assessment.reason,
             facts=tuple(dict.fromkeys(each.fact for each in assessment.findings if each.fact is not None)),
             duties=tuple(dict.fromkeys(duty for entry in licenses for duty in entry.duties)),
             # "Llama 3" requires more than "Llama", and satisfies both.
@@ -160,12 +163,10 @@ class LicenseGate:
             entries = [each.policy_entry for each in assessment.findings if each.verdict == "deny"]
             if assessment.pending.dataset is not None:
                 entries = [f"{assessment.pending.dataset} under [datasets]"]  # decides alone
-            raise InputError(
-                f"The license policy '{self.policy.name}' rejects the {assessment.subject}: "
-                f"{'; '.join(assessment.reasons)}",
-                "Use another one. If its use is cleared, list "
-                f"{' and '.join(dict.fromkeys(filter(None, entries)))} as acknowledge in the file of prompts.policy",
-            )
+            problem = f"The license policy '{self.policy.name}' rejects the {assessment.subject}: {assessment.reason}"
+            listed = " and ".join(dict.fromkeys(filter(None, entries)))
+            fix = f"If its use is cleared, list {listed} as acknowledge in the file of prompts.policy"
+            raise InputError(problem, f"Use another one. {fix}")
         return assessment
 
     # --- claims ------------------------------------------------------------------------------------------------------

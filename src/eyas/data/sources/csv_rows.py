@@ -66,10 +66,9 @@ def read_csv_rows(text: TextIO, name: str, columns: ColumnsConfig) -> Iterator[A
                 yield {heading: cell for heading, cell in zip(header, row, strict=False) if cell}
             end = rows.line_num
     except csv.Error:
-        raise InputError(
-            f"{name} has a misplaced quote in the row that begins at line {skipped + end + 1}",
-            'Put a field with quotes in quotes and double those inside it (""), or write the file with a CSV library',
-        ) from None
+        problem = f"{name} has a misplaced quote in the row that begins at line {skipped + end + 1}"
+        fix = 'Put a field with quotes in quotes and double those inside it (""), or write the file with a CSV library'
+        raise InputError(problem, fix) from None
 
 
 def _read_lines(text: TextIO, name: str) -> Iterator[str]:
@@ -93,9 +92,8 @@ def _find_style(sample: Sequence[str], delimiters: Sequence[str]) -> dict[str, A
     for style in styles:  # the file is damaged, which the reader will notice
         if style["delimiter"] in USUAL_DELIMITERS and len(next(csv.reader(sample, **style), [])) > 1:
             return style
-    return max(
-        ({**base, "delimiter": NO_DELIMITER} for base in bases), key=lambda style: _measure_fit(sample, style, 1)
-    )
+    single = ({**base, "delimiter": NO_DELIMITER} for base in bases)
+    return max(single, key=lambda style: _measure_fit(sample, style, 1))
 
 
 def _measure_fit(sample: Sequence[str], style: dict[str, Any], min_headings: int) -> float:

@@ -309,10 +309,9 @@ def _download_dataset(config: SourceConfig) -> Path:
             )
         )
     except Exception as error:  # the hub client raises many unrelated classes, all meaning "not available"
-        raise InputError(
-            f"The hub does not provide {config.path} at revision {config.revision} ({type(error).__name__})",
-            "Check the id, the revision and your access, or download the dataset and name its files",
-        ) from error
+        problem = f"The hub does not provide {config.path} at revision {config.revision} ({type(error).__name__})"
+        fix = "Check the id, the revision and your access, or download the dataset and name its files"
+        raise InputError(problem, fix) from error
 
 
 # --- grammar ---------------------------------------------------------------------------------------------------------

@@ -80,9 +80,8 @@ def _open_bytes(path: StoragePath, encoding: str) -> Iterator[BinaryIO]:
     try:
         with path.open() as file:
             if kind == "zstd":  # pyarrow has the codec; Python has it from 3.14 on
-                yield io.BufferedReader(
-                    import_extra("pyarrow", "data").input_stream(file, compression=kind), READ_CHARS
-                )
+                unpacked = import_extra("pyarrow", "data").input_stream(file, compression=kind)
+                yield io.BufferedReader(unpacked, READ_CHARS)
             else:
                 decompress: Any = compr[kind]
                 yield decompress(file, mode="rb") if kind else file
