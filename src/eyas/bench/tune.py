@@ -122,8 +122,8 @@ def measure_acceptance(
     """
     indices = sample_held_out(features, config.answers, config.seed)
     if not indices:
-        problem = f"{features.directory} has no held-out answer with two tokens, apart from answers that repeat"
-        raise InputError(f"{problem} themselves", "Raise capture.held_out, or capture more conversations")
+        problem = f"Every held-out answer in {features.directory} is shorter than two tokens or repeats itself"
+        raise InputError(problem, "Raise capture.held_out, or capture more conversations")
     embed, shapes_by_top_k = build_embed(target, torch.float32), config.shapes_by_top_k
     rows: list[Row] = []
     rounds: dict[int, list[np.ndarray]] = {top_k: [] for top_k in shapes_by_top_k}
