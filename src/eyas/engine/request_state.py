@@ -2,13 +2,14 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from eyas.chat.detokenizer import TextStream
 from eyas.engine.request import RequestOutput
 from eyas.memory.kv_cache_manager import KVAllocation
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class RequestState:
     """A request from `Engine.add` to its end, waiting or running. token_ids: the prompt and the output so far."""
 
@@ -25,11 +26,19 @@ class RequestState:
         return not self.output.token_ids
 
 
-@dataclass(eq=False)
+class RoundKind(NamedTuple):
+    """The key of requests that may share a round: the drafter, and whether they always use the largest tree."""
+
+    is_max: bool = False
+    drafter: int = 0
+
+
+@dataclass(eq=False, slots=True)
 class RunningRequest:
     """A request that holds KV memory. Columns are positions of its text.
 
     Attributes:
+        kind: The kind of its rounds.
         prefill_end: The number of columns that prefill must fill.
         num_prefilled: The number of columns whose prefill is launched.
         is_prefilled: True if the prefill of the whole text is launched.
@@ -41,6 +50,7 @@ class RunningRequest:
 
     state: RequestState
     kv: KVAllocation
+    kind: RoundKind
     prefill_end: int
     num_prefilled: int
     num_committed: int

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import NamedTuple
 
 from eyas.engine.counters import EngineCounters
 from eyas.engine.model_runner import PrefillChunk, RoundBatch
-from eyas.engine.request_state import RequestState, RunningRequest
+from eyas.engine.request import Request
+from eyas.engine.request_state import RequestState, RoundKind, RunningRequest
 from eyas.memory.kv_cache_manager import KVCacheManager
 from eyas.speculation.arms import OFF
 from eyas.speculation.batch_load import BatchLoad, FixedArm, Policy, SpeculationDecision
@@ -34,14 +34,7 @@ class PrefillWork:
     @property
     def num_logprobs(self) -> int | None:
         """The largest number of log-probability alternatives that a member requests."""
-        return _max_logprobs(self.members)
-
-
-class RoundKind(NamedTuple):
-    """The key of requests that may share a round: the drafter, and whether they always use the largest tree."""
-
-    is_max: bool = False
-    drafter: int = 0
+        return _max_logprobs([request.state.output.request for request in self.members])
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +81,8 @@ class Scheduler:
             if kv is None:
                 break
             self.waiting.popleft()
-            request = RunningRequest(state, kv, prefill_end, kv.num_shared, kv.num_shared, kv.draft_lag_tokens)
+            kind = RoundKind(state.output.request.speculation == "max", state.output.drafter)
+            request = RunningRequest(state, kv, kind, prefill_end, kv.num_shared, kv.num_shared, kv.draft_lag_tokens)
             self.running.append(request)
             admitted.append(request)
         return admitted
@@ -139,16 +133,17 @@ class Scheduler:
         members = tuple(request for request in requests if not request.is_removed)
         if not members:
             return None
-        speculates = [request.state.output.request.speculation != "off" for request in members]
-        contexts = tuple(request.num_committed for request in members)
+        asked = [request.state.output.request for request in members]
+        speculates = [request.speculation != "off" for request in asked]
+        may_draft = members if all(speculates) else tuple(compress(members, speculates))
+        contexts = tuple([request.num_committed for request in members])
+        lags = tuple([request.draft_lag_tokens for request in may_draft])
         load = BatchLoad(
             contexts=tuple(compress(contexts, speculates)),
-            draft_lags=tuple(request.draft_lag_tokens for request in compress(members, speculates)),
-            plain_contexts=tuple(compress(contexts, (not one for one in speculates))),
+            draft_lags=lags,
+            plain_contexts=tuple(compress(contexts, [not one for one in speculates])),
             new_prompt_tokens=sum(
-                one.draft_lag_tokens
-                for one in compress(members, speculates)
-                if one.draft_lag_tokens and one.max_committed == one.prefill_end
+                lag for one, lag in zip(may_draft, lags, strict=True) if lag and one.max_committed == one.prefill_end
             ),
         )
         decision = self._policy_for(kind, load).decide(load)
@@ -156,13 +151,13 @@ class Scheduler:
         drafts = tuple(speculate and next(decided) for speculate in speculates)
         shape = decision.arm.shape
         batch = RoundBatch(
-            tuple(request.kv.req_slot for request in members),
+            tuple([request.kv.req_slot for request in members]),
             shape,
-            nodes=0 if shape is None else sum(shape.nodes if drafting else 1 for drafting in drafts),
+            nodes=0 if shape is None else len(drafts) + sum(drafts) * (shape.nodes - 1),
             drafts=() if shape is None else drafts,
             draft_lags=tuple(request.draft_lag_tokens for request in compress(members, drafts)),
-            num_logprobs=_max_logprobs(members),
-            wants_trees=any(request.state.output.request.wants_rounds for request in members),
+            num_logprobs=_max_logprobs(asked),
+            wants_trees=any(request.wants_rounds for request in asked),
             drafter=kind.drafter,
         )
         growth = 1 if shape is None else shape.max_accepted
@@ -178,11 +173,11 @@ class Scheduler:
 
         first drafter | second drafter | first, largest tree | second, largest tree | first ...
         """
-        outputs = [request.state.output for request in requests]
-        kinds = [(output.request.speculation == "max", output.drafter) for output in outputs]
-        needed = set(kinds)
-        self._last_kind = RoundKind(*min([kind for kind in needed if kind > self._last_kind] or needed))
-        return self._last_kind, [one for one, kind in zip(requests, kinds, strict=True) if kind == self._last_kind]
+        needed = {request.kind for request in requests}
+        self._last_kind = min([kind for kind in needed if kind > self._last_kind] or needed)
+        if len(needed) == 1:
+            return self._last_kind, list(requests)
+        return self._last_kind, [request for request in requests if request.kind == self._last_kind]
 
     def _policy_for(self, kind: RoundKind, load: BatchLoad) -> Policy:
         if kind.is_max:
@@ -192,10 +187,10 @@ class Scheduler:
     def _grow(self, requests: Sequence[RunningRequest], num_nodes: int) -> None:
         """Allocates KV slots for a round of `num_nodes` nodes per request. Preempts the newest requests if needed."""
         for request in requests:
-            while not request.is_removed and not self.kv_cache.grow(
-                request.kv, request.max_committed + num_nodes, SLOT_BLOCK
-            ):
-                self._preempt(self.running[-1])
+            num_columns = request.max_committed + num_nodes
+            if num_columns > len(request.kv.slots):
+                while not request.is_removed and not self.kv_cache.grow(request.kv, num_columns, SLOT_BLOCK):
+                    self._preempt(self.running[-1])
 
     def _preempt(self, request: RunningRequest) -> None:
         """Frees the memory of a request and puts it first in the waiting queue, with the tokens read so far."""
@@ -205,5 +200,5 @@ class Scheduler:
         request.state.output.num_preemptions += 1
 
 
-def _max_logprobs(members: Sequence[RunningRequest]) -> int | None:
-    return max((n for one in members if (n := one.state.output.request.logprobs) is not None), default=None)
+def _max_logprobs(requests: Sequence[Request]) -> int | None:
+    return max([request.logprobs for request in requests if request.logprobs is not None], default=None)
