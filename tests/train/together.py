@@ -87,21 +87,27 @@ def train(
     world: int = 1,
     overrides: Sequence[str] = (),
     faults: Mapping[int, Callable[[], None]] | None = None,
+    leave: Sequence[int] = (),
+    own: Mapping[int, Sequence[str]] | None = None,
 ) -> list[Ended]:
-    """Run it to its end in `world` processes; how each ended. faults: what befalls which of them."""
+    """Run it to its end in `world` processes; how each ended.
+
+    faults: what befalls which of them. leave: those that end by themselves never, and are killed after the others.
+    own: overrides of some of them.
+    """
     started, port = [], free_port()
     for rank in range(world):
         environment = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         err = out.with_name(f"{out.name}.err{rank}")
-        arguments = ["train", str(recipe), "--out", str(out), *overrides]
+        arguments = ["train", str(recipe), "--out", str(out), *overrides, *(own or {}).get(rank, ())]
         process = context().Process(target=_work, args=(arguments, err, environment, (faults or {}).get(rank)))
         process.start()
         started.append((process, err))
     ended = []
-    for process, err in started:
-        process.join(LONGEST_S)
-        hangs = process.is_alive()
+    for rank, (process, err) in sorted(enumerate(started), key=lambda item: item[0] in leave):
+        process.join(0 if rank in leave else LONGEST_S)
+        hangs = process.is_alive() and rank not in leave
         process.kill()
         process.join()
         assert not hangs, f"a process of {world} hangs: {err.read_text()}"

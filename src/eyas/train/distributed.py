@@ -6,11 +6,13 @@ returns at once. gloo reduces tensors on a CPU, NCCL reduces tensors on a CUDA d
 """
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from types import FrameType
 
 import torch
@@ -20,6 +22,10 @@ from torch.distributed.tensor import DTensor
 
 from eyas.base.errors import StageError, UsageError
 from eyas.model.devices import default_device
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=15)
+"""The longest time that a process waits in a collective. It must cover the download of a target in one process."""
+DESTROY_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -62,15 +68,16 @@ class ProcessGroup:
 
     @contextmanager
     def report_lost_ranks(self) -> Iterator[None]:
-        """Raises StageError if a collective in the block fails. gloo and NCCL do not report which process stopped."""
+        """Raises StageError if a collective in the block fails or takes longer than COLLECTIVE_TIMEOUT."""
         try:
             yield
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            problem = (
-                f"Rank {self.rank} of {self.world_size} lost the connection to the other processes of this training"
-            )
+            # Without the line of the source before the reason, and the advice after it.
+            reason = re.sub(r"^\[\S+\] |\.? This is typically.*|\n.*|\.$", "", str(error), flags=re.DOTALL)
+            rank = f"Rank {self.rank} of {self.world_size}"
+            problem = f"{rank} lost the connection to the other processes of this training ({reason})"
             fix = "Read the error of the process that stopped first, then run the same command again: training resumes"
             raise StageError(problem, fix) from error
 
@@ -109,11 +116,16 @@ def join_process_group() -> Generator[ProcessGroup, None, None]:
     if torch.cuda.is_available():
         torch.cuda.set_device(local_device())
     with group.report_lost_ranks():
-        dist.init_process_group(rank=rank, world_size=world_size)
+        dist.init_process_group(rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT)
     try:
         yield group
-    finally:
-        dist.destroy_process_group()
+    except BaseException:
+        # NCCL may wait here for a process that has stopped (pytorch pull 180611).
+        thread = threading.Thread(target=dist.destroy_process_group, daemon=True)
+        thread.start()
+        thread.join(DESTROY_TIMEOUT_S)
+        raise
+    dist.destroy_process_group()
 
 
 def local_device() -> str:

@@ -6,6 +6,7 @@ README.md is the head's model card. It contains no times and no paths, so equal 
 """
 
 import dataclasses
+import json
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -79,6 +80,7 @@ def run(
 
     Raises:
         InputError: If the features are damaged, unfinished or of another target.
+        UsageError: If a process has other settings, features or weights than rank 0.
         StageError: If a loss is not finite, SIGTERM arrives, or another process has stopped.
         StorageError: If the storage is full or not writable.
     """
@@ -89,6 +91,7 @@ def run(
         problem = f"train.init = {config.init} is the directory of the new head"
         raise UsageError(problem, "Copy that head and set train.init to the copy")
     origin = build_origin(config, features, target)
+    _require_equal_inputs({"settings": f"{origin.recipe} shard={config.shard}", **origin.parents}, group)
     if group.any_rank(group.is_main and provenance.is_finished(out_dir, origin)):
         return provenance.read_provenance(out_dir) if group.is_main else None
     trainer = Trainer(config, features, target, group, _build_held_out(config, features_dir, target))
@@ -105,6 +108,14 @@ def run(
     for directory in (checkpoint_dir, StoragePath.of(out_dir)):  # train.checkpoint_url may have been set later
         remove_checkpoint(directory)
     return provenance.finish_stage(out_dir, origin, started_s)
+
+
+def _require_equal_inputs(inputs: Mapping[str, str], group: ProcessGroup) -> None:
+    first, *others = (json.loads(text) for text in group.all_gather(json.dumps(inputs)))
+    for rank, other in enumerate(others, 1):
+        if names := [name for name in first | other if first.get(name) != other.get(name)]:
+            problem = f"The process of rank {rank} has another value of `{'`, `'.join(names)}` than that of rank 0"
+            raise UsageError(problem, "Start all processes with the same recipe, overrides, features and target")
 
 
 def _write_head_files(
