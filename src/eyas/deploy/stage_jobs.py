@@ -48,12 +48,22 @@ def stage_command(stage: str, recipe: str, out: str, num_gpus: int, num_machines
         words += ["--device", "auto"]
     if stage != "train" or max(num_gpus, num_machines) == 1:
         return {"args": words}
-    launcher = ["torchrun", f"--nnodes={num_machines}", f"--nproc-per-node={max(1, num_gpus)}"]
-    if num_machines == 1:
-        return {"command": [*launcher, "--standalone", "--no-python", "eyas"], "args": words}
+    line = launch_line(num_gpus, num_machines)
     # A shell reads the variables, which differ from machine to machine. "$@" are the words.
-    address = '--node-rank="$RANK" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
-    return {"command": ["sh", "-c", f'exec {" ".join(launcher)} {address} --no-python eyas "$@"', "sh"], "args": words}
+    command = line.split() if num_machines == 1 else ["sh", "-c", f'exec {line} "$@"', "sh"]
+    return {"command": command, "args": words}
+
+
+def launch_line(num_gpus: int, num_machines: int = 1) -> str:
+    """Returns the words of a shell before `train`. They start one process on each GPU, or one if there is no GPU.
+
+    Several machines run the same line. Their shells read RANK (the number of the machine, from 0), and MASTER_ADDR and
+    MASTER_PORT (an address of machine 0 and a free port).
+    """
+    place = "--standalone"
+    if num_machines > 1:
+        place = '--node-rank="$RANK" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
+    return f"torchrun --nnodes={num_machines} --nproc-per-node={max(1, num_gpus)} {place} --no-python eyas"
 
 
 def require_remote_url(url: str | None) -> None:
