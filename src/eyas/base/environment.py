@@ -83,6 +83,14 @@ def read_rank(key: str, world_size: int) -> int:
     return int(text)
 
 
+def read_int_variable(name: str, default: int) -> int:
+    """Returns an environment variable as a whole number, or `default`. Raises UsageError if it is another text."""
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise UsageError(f"The environment variable {name} is {text!r}, not a whole number", f"Correct or unset {name}")
+    return int(text)
+
+
 def poll(condition: Callable[[], T | None], interval_s: float) -> T:
     """Calls `condition` every `interval_s` seconds until its result is truthy, and returns this result.
 

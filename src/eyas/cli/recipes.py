@@ -21,6 +21,7 @@ from eyas.evalsets import FAMILIES, example
 from eyas.formats.head_dir import ACCEPTANCE_FILE
 from eyas.formats.sglang_vllm import sglang_flags, vllm_flags
 from eyas.model.devices import check_one_device
+from eyas.plan.placement import choose_device
 from eyas.recipe import STAGES, Run, load_quickstart_recipe, open_run
 from eyas.train.distributed import join_process_group, local_device, require_single_process
 
@@ -54,6 +55,8 @@ def run_verb(parsed: argparse.Namespace) -> int:
         for name in run.acknowledge_terms(parsed.acknowledge):
             recorded = f"recorded in {run.acknowledgements_file}"
             print(f"{parsed.acknowledge} acknowledges the terms of {name}; {recorded}", file=sys.stderr)
+    if verb == "capture":
+        run = replace(run, device=choose_device(run.recipe, run.device))
     if verb == "run":
         return _run_all_stages(run, parsed.json)
     if verb == "train":

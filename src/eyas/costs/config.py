@@ -54,7 +54,11 @@ class PlanConfig:
     Attributes:
         hardware: "here" measures the rates on this machine with the target. Any other text is the name of another
             machine; then the next keys must give its rates, and eyas needs neither weights nor prompts.
-        capture_tps: The tokens per second that `eyas capture` processes, on the whole machine.
+        capture_tps: The tokens per second that one device processes in `eyas capture`. If `plan.devices` is 1, the
+            machine counts as one device. The plan computes the rate of the machine and prints how.
+        devices: The number of devices of the machine, on which `capture.world` processes run.
+        device_memory_gb: The memory of one device in 10^9 bytes. Required if `plan.devices` is more than 1. It decides
+            whether each device holds the whole target or the layers are spread over several devices.
         respond_tps: The output tokens per second that the target generates, over all streams together.
         train_tps: The tokens per second that training processes, prompts included.
         price_per_hour: The cost of the whole machine per hour, in any currency.
@@ -68,6 +72,8 @@ class PlanConfig:
 
     hardware: str = HERE
     capture_tps: float | None = None
+    devices: int = 1
+    device_memory_gb: float | None = None
     respond_tps: float | None = None
     train_tps: float | None = None
     price_per_hour: float | None = None
@@ -81,7 +87,8 @@ class PlanConfig:
 
     def __post_init__(self) -> None:
         required = ("capture_tps", "train_tps", "conversations", "prompt_tokens", "answer_tokens")
-        for name in (*required, "respond_tps", "turns"):
+        required += ("device_memory_gb",) * (self.devices > 1)
+        for name in (*required, "devices", "respond_tps", "turns"):
             require_range(f"plan.{name}", getattr(self, name), 0, exclude_low=True)
         for name in ("price_per_hour", "storage_price_gb_month", "storage_months"):
             require_range(f"plan.{name}", getattr(self, name), 0)

@@ -51,11 +51,21 @@ class Amounts:
 
 @dataclass(frozen=True)
 class Rates:
-    """Tokens per second of the target's prefill (read) and decode (write), and of training (learn). None: unknown."""
+    """Tokens per second. None: unknown.
+
+    Attributes:
+        read: The target's prefill, on one device.
+        write: The target's decode.
+        learn: The training.
+        capture: The rate of `eyas capture` on all devices; `plan.placement` computes it.
+        capture_formula: The formula of this rate and its assumptions in words; "" if the machine has one device.
+    """
 
     read: float | None
     write: float | None
     learn: float | None
+    capture: float | None = None
+    capture_formula: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,11 +141,11 @@ def compare_feature_options(
         rates: The rates of reading and training, both known.
         prices: The prices.
     """
-    assert rates.read is not None, "the rate of reading"
+    assert rates.capture is not None, "the rate of reading"
     assert rates.learn is not None, "the rate of training"
     train_hours = trained / rates.learn / 3600
-    once_hours = tokens / rates.read / 3600
-    again_hours = (trained + held_out * tokens) / rates.read / 3600
+    once_hours = tokens / rates.capture / 3600
+    again_hours = (trained + held_out * tokens) / rates.capture / 3600
     storage = None if prices.per_gb is None else stored_bytes / GB * prices.per_gb
 
     def option(read_hours: float, num_bytes: float, storage_money: float | None) -> FeatureOption:

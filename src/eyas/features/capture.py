@@ -5,20 +5,28 @@ heads, H head size.
 
 The token ids alone decide which rows share a shard and which rows share a forward (the plan of the shard). So the plan
 determines the bytes of the shard. A restarted run skips finished shards, and writes the same bytes as an uninterrupted
-run. Several processes can divide the shards, each with its own copy of the target:
+run. Several processes can divide the shards, each with its own copy of the target (see plan/placement.py):
 
     rank 0   shard 0   shard 2   shard 4   waits until all shards exist, then writes manifest.json and provenance.json
     rank 1   shard 1   shard 3             waits for provenance.json
 
-One thread stores a shard while the target computes the next shard.
+One thread stores a shard while the target computes the next shard. If the layers of a target are spread over several
+CUDA devices, as many batches are in flight:
+
+    host      launch 0   launch 1   read 0   launch 2   read 1   ...
+    cuda:0    | batch 0 | batch 1 | batch 2 ...
+    cuda:1              | batch 0 | batch 1 | batch 2 ...
 """
 
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +55,11 @@ from eyas.features.store import ShardRecord
 from eyas.kernels.dispatch import pack_target
 from eyas.model.attention import AttentionParams, causal_attention
 from eyas.model.layer_ids import has_default_layers
-from eyas.model.target import Target
+from eyas.model.target import Target, TargetOutput
 from eyas.model.target_dir import public_name
+
+Text = tuple[Tensor, Tensor]
+"""The token ids and the loss mask of a text: ids_T, loss_mask_T."""
 
 STAGE = "capture"
 POLL_S = 2.0
@@ -213,18 +224,13 @@ def _capture_shards(
     config: CaptureConfig, tasks: Sequence[_ShardTask], target: Target, directory: StoragePath, bar: Progress
 ) -> dict[int, ShardRecord]:
     """Captures the unfinished shards of `tasks`. Returns shard number -> record for all `tasks`."""
-    records: dict[int, ShardRecord] = {}
+    found = {task.number: task.find_record(directory, bar) for task in tasks}
+    records = {number: record for number, record in found.items() if record is not None}
     stored: dict[int, Future[ShardRecord]] = {}
     with ThreadPoolExecutor(1) as pool:
-        for task in tasks:
-            record = task.find_record(directory, bar)
-            if record is not None:
-                records[task.number] = record
-                continue
-            rows = _capture_rows(config, task.texts, target, bar)
-            wait(stored.values())  # at most one shard is being stored while one is computed: memory is bounded
-            if any(future.exception() for future in stored.values()):
-                break
+        for task, rows in _capture_rows(config, [task for task in tasks if task.number not in records], target, bar):
+            for future in stored.values():  # at most one shard is stored while one is computed: memory is bounded
+                future.result()
             stored[task.number] = pool.submit(store.publish_shard, directory, task.number, task.infos, rows, task.plan)
     return records | {number: future.result() for number, future in stored.items()}
 
@@ -253,7 +259,7 @@ def _check_quantization_error(
     """
     rows: list[Row] = []
     tensors = _to_tensors(sample)
-    for features in extract_features(tensors, target, config.batch_tokens):
+    for features in extract_features([tensors], target, config.batch_tokens):
         text = sample[features.index]
         if not (features.aux_TL.isfinite().all() and features.hidden_UD.isfinite().all()):
             raise _not_finite_error(text.id)
@@ -272,23 +278,24 @@ def _check_quantization_error(
     return error
 
 
-def _capture_rows(config: CaptureConfig, texts: Sequence[TextRow], target: Target, bar: Progress) -> list[StoredRow]:
-    """Computes and quantizes the features of one shard, in the order of `texts`."""
-    tensors = _to_tensors(texts)
-    if config.online:
-        bar.advance(sum(len(text.ids) for text in texts))
-        empty = torch.empty(0, 0, dtype=torch.uint8)
-        return [StoredRow(*pair, (empty, empty), (empty, empty)) for pair in tensors]
-    rows: dict[int, StoredRow] = {}
-    for features in extract_features(tensors, target, config.batch_tokens):
-        text = texts[features.index]
-        pairs = quantize_features(features, config.dtype, text.id, text.shared)
-        rows[features.index] = StoredRow(*tensors[features.index], *pairs)
-        bar.advance(len(text.ids))
-    return [rows[number] for number in range(len(texts))]
+def _capture_rows(
+    config: CaptureConfig, tasks: Sequence[_ShardTask], target: Target, bar: Progress
+) -> Iterator[tuple[_ShardTask, list[StoredRow]]]:
+    """Yields each shard with its rows, quantized, in the order of its texts. With `online` they have no features."""
+    empty = torch.empty(0, 0, dtype=torch.uint8)
+    groups = (_to_tensors(task.texts) for task in tasks if not config.online)
+    extracted = extract_features(groups, target, config.batch_tokens)
+    for task in tasks:
+        rows = {i: StoredRow(*pair, (empty, empty), (empty, empty)) for i, pair in enumerate(_to_tensors(task.texts))}
+        for features in islice(extracted, len(rows)):
+            text = task.texts[features.index]
+            pairs = quantize_features(features, config.dtype, text.id, text.shared)
+            rows[features.index] = dataclasses.replace(rows[features.index], aux=pairs[0], hidden=pairs[1])
+        bar.advance(sum(len(text.ids) for text in task.texts))
+        yield task, list(rows.values())
 
 
-def _to_tensors(texts: Sequence[TextRow]) -> list[tuple[Tensor, Tensor]]:
+def _to_tensors(texts: Sequence[TextRow]) -> list[Text]:
     return [(torch.tensor(text.ids), torch.tensor(text.loss_mask)) for text in texts]
 
 
@@ -300,7 +307,7 @@ class ExtractedFeatures:
     """The features of one text.
 
     Attributes:
-        index: The index of the text in the argument of `extract_features`.
+        index: The index of the text in its group.
         aux_TL: The captured layers of each token, before any norm.
         hidden_UD: The final hidden states of the teacher positions, after the final norm.
     """
@@ -317,25 +324,45 @@ def prefill_attention(layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor
 
 @torch.no_grad()
 def extract_features(
-    texts: Sequence[tuple[Tensor, Tensor]], target: Target, batch_tokens: int
+    groups: Iterable[Sequence[Text]], target: Target, batch_tokens: int
 ) -> Iterator[ExtractedFeatures]:
-    """Runs the target over texts (ids_T, loss_mask_T) and yields their features on its device, batch by batch.
+    """Runs the target over groups of texts and yields their features on its device, group by group.
 
-    A batch holds texts of similar length and at most `batch_tokens` padded tokens. So the order differs from `texts`;
-    see `ExtractedFeatures.index`.
+    A batch holds texts of one group, of similar length, and at most `batch_tokens` padded tokens. So the order within a
+    group differs; see `ExtractedFeatures.index`. If the layers are on several devices, as many batches are launched
+    before the first one is read. Each of them has its own streams, because a copy between devices waits for all earlier
+    work on both of its streams.
     """
     pack_target(target)
-    device = next(target.model.parameters()).device
-    for batch in group_by_length(range(len(texts)), lambda index: len(texts[index][0]), batch_tokens):
-        ids_BT = torch.nn.utils.rnn.pad_sequence([texts[index][0] for index in batch], batch_first=True)
-        positions_1T = torch.arange(ids_BT.shape[1], device=device)[None]
-        out = target.forward(ids_BT.to(device), positions_1T, prefill_attention, want_aux=True)
-        assert out.aux_BTL is not None
-        for slot, index in enumerate(batch):
-            ids_T, mask_T = texts[index]
-            hidden_TD = out.hidden_BTD[slot, : len(ids_T)]
-            teachers_T = teacher_positions(mask_T).to(hidden_TD.device)
-            yield ExtractedFeatures(index, out.aux_BTL[slot, : len(ids_T)], hidden_TD[teachers_T])
+    devices = list(dict.fromkeys(weight.device for weight in target.model.parameters()))
+    lanes = cycle([[torch.cuda.Stream(d) for d in devices if d.type == "cuda" and len(devices) > 1] for _ in devices])
+    launched: deque[Iterator[ExtractedFeatures]] = deque()
+    for texts in groups:
+        lengths = [len(ids_T) for ids_T, _ in texts]
+        for batch in group_by_length(range(len(texts)), lengths.__getitem__, batch_tokens):
+            with ExitStack() as stack:
+                for stream in (streams := next(lanes)):
+                    stream.wait_stream(torch.cuda.current_stream(stream.device))
+                    stack.enter_context(torch.cuda.stream(stream))
+                ids_BT = torch.nn.utils.rnn.pad_sequence([texts[index][0] for index in batch], batch_first=True)
+                positions_1T = torch.arange(ids_BT.shape[1], device=devices[0])[None]
+                out = target.forward(ids_BT.to(devices[0]), positions_1T, prefill_attention, want_aux=True)
+            launched.append(_read_batch([(index, *texts[index]) for index in batch], out, streams))
+            if len(launched) == len(devices):
+                yield from launched.popleft()
+    yield from chain.from_iterable(launched)
+
+
+def _read_batch(
+    batch: Sequence[tuple[int, Tensor, Tensor]], out: TargetOutput, streams: Sequence[torch.cuda.Stream]
+) -> Iterator[ExtractedFeatures]:
+    """Yields the features of a launched batch. A CUDA device computes them on these streams."""
+    for stream in streams:
+        torch.cuda.current_stream(stream.device).wait_stream(stream)
+    assert out.aux_BTL is not None
+    for slot, (index, ids_T, mask_T) in enumerate(batch):
+        hidden_TD, aux_TL = out.hidden_BTD[slot, : len(ids_T)], out.aux_BTL[slot, : len(ids_T)]
+        yield ExtractedFeatures(index, aux_TL, hidden_TD[teacher_positions(mask_T).to(hidden_TD.device)])
 
 
 def quantize_features(

@@ -166,7 +166,7 @@ class Features:
         """Computes the features of rows and quantizes them, so that they equal stored features."""
         assert self._target is not None, "online features are computed when they are read, so they need the target"
         manifest, texts = self.manifest, [(stored.ids_T, stored.loss_mask_T) for _, stored in batch]
-        extracted = {one.index: one for one in extract_features(texts, self._target, manifest.batch_tokens)}
+        extracted = {one.index: one for one in extract_features([texts], self._target, manifest.batch_tokens)}
         for number, (index, stored) in enumerate(batch):
             pairs = quantize_features(extracted[number], manifest.dtype, manifest.rows[index].id)
             yield self._to_row(index, stored, *pairs)

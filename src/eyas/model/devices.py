@@ -5,6 +5,7 @@ import re
 
 import torch
 
+from eyas.base.environment import read_int_variable
 from eyas.base.errors import InputError, UsageError
 
 AUTO = "auto"
@@ -17,6 +18,15 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def default_device() -> str:
     """Returns "cuda" if this machine has a CUDA device, else "cpu"."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def own_memory() -> dict[int, int]:
+    """Returns the free bytes of each CUDA device of this process.
+
+    It is every LOCAL_WORLD_SIZE-th device, from LOCAL_RANK on, as torchrun sets them. Without torchrun it is every one.
+    """
+    rank, count = (read_int_variable(name, default) for name, default in (("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1)))
+    return {i: torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())[rank % count :: count]}
 
 
 def check_one_device(name: str) -> None:

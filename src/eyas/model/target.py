@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from eyas.base.errors import InputError
 from eyas.model.attention import AttentionFn, CompiledForward, PackedAttention
 from eyas.model.attention_probe import check_attention_config, probe_attention
-from eyas.model.devices import AUTO, check_device
+from eyas.model.devices import AUTO, check_device, own_memory
 from eyas.model.hook import ATTENTION_NAME, LayerCapture, hook_layers, register_attention, run_decoder
 from eyas.model.layer_ids import HFIndex, check_aux_layers, choose_aux_layers
 from eyas.model.submodules import (
@@ -84,8 +84,8 @@ class Target(TargetDir):
             name: A directory, a hub id, or "embedded".
             dtype: The dtype of the weights.
             layers: The captured layers; None for 2, n // 2 and n - 3, where n is the number of layers.
-            device: The device. "auto" spreads the layers over all devices (transformers' device_map, needs accelerate).
-                Inputs are then on the device of the embedding, and results on the device of the last layer.
+            device: The device. "auto" spreads the layers over the devices of this process (transformers' device_map,
+                needs accelerate). Then inputs are on the device of the embedding, results on that of the last layer.
 
         Raises:
             InputError: The directory, configuration, weights or tokenizer are missing or damaged, a layer is out of
@@ -97,8 +97,8 @@ class Target(TargetDir):
         check_attention_config(text)
         aux_layer_ids = _aux_layers(text, layers)
         register_attention()
-        device_map = "auto" if device == AUTO else None
-        model: Any = _load_model(directory, dtype=dtype, attn_implementation=ATTENTION_NAME, device_map=device_map)
+        places = {"device_map": AUTO, "max_memory": own_memory() or None} if device == AUTO else {}
+        model: Any = _load_model(directory, dtype=dtype, attn_implementation=ATTENTION_NAME, **places)
         if device != AUTO:
             model = model.to(device)
         elif any(weight.is_meta for weight in model.parameters()):

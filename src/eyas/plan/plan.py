@@ -20,6 +20,7 @@ from eyas.model.head import Head
 from eyas.model.layer_ids import check_aux_layers, choose_aux_layers
 from eyas.model.target_info import ModelShape, count_active_parameters, read_model_shape
 from eyas.plan.estimates import configured_amounts, estimate_amounts, finished_stages, measure_rates
+from eyas.plan.placement import divide_capture
 from eyas.recipe import STAGES, Recipe, Run
 from eyas.train.config import build_head_config
 
@@ -143,6 +144,7 @@ def build_plan(run: Run, price_per_hour: float | None) -> Plan:
         rates = measure_rates(run, amounts, set(STAGES) - finished)
     else:
         rates = Rates(config.capture_tps, config.respond_tps, config.train_tps)
+    rates = divide_capture(run.recipe, target.info, rates, bool(_job_machines(run.recipe, 0.0)))
     return _assemble_plan(run, target, head.num_parameters, amounts, rates, prices, finished)
 
 
@@ -162,9 +164,8 @@ def _assemble_plan(
     options = None
     if is_trained and "capture" not in finished and rates.read is not None and rates.learn is not None:
         trained = _training_tokens(run, amounts)
-        held_out = recipe.capture.held_out
         own = dataclasses.replace(prices, per_hour=machines["train"][2]) if machines else prices
-        options = cost_model.compare_feature_options(amounts.tokens, trained, held_out, size, rates, own)
+        options = cost_model.compare_feature_options(amounts.tokens, trained, recipe.capture.held_out, size, rates, own)
     head = f"head of {head_parameters:,} parameters, {head_parameters / info.num_parameters:.1%} of the target"
     if target.active_parameters != info.num_parameters:
         head += f" and {head_parameters / target.active_parameters:.1%} of its active parameters"
@@ -231,10 +232,10 @@ def _estimate_hours(run: Run, amounts: Amounts, rates: Rates) -> dict[str, float
     reading, writing = to_hours(amounts.prefill_tokens, rates.read), to_hours(amounts.answer_tokens, rates.write)
     if recipe.plan.is_here and recipe.respond.url is None:
         writing = None if reading is None or writing is None else reading + writing
-    trained, capturing = _training_tokens(run, amounts), to_hours(amounts.tokens, rates.read)
+    trained, capturing = _training_tokens(run, amounts), to_hours(amounts.tokens, rates.capture)
     training = to_hours(trained, rates.learn) if recipe.target.head is None else 0.0
     if recipe.capture.online:  # the target reads while training needs the features
-        again, capturing = to_hours(trained, rates.read) if training != 0.0 else 0.0, 0.0
+        again, capturing = to_hours(trained, rates.capture) if training != 0.0 else 0.0, 0.0
         training = None if training is None or again is None else training + again
     hours = {"prompts": 0.0, "respond": writing, "capture": capturing, "train": training}
     return hours | {"eval": None, "export": 0.0, "bench": None}

@@ -73,6 +73,8 @@ def _notes(plan: Plan) -> Iterator[str]:
     if not config.is_here:
         yield f"For {config.hardware}, with rates and amounts of the recipe's table [plan]: {'; '.join(rates)}."
         yield f"{plan.run.out} was not read. Set plan.hardware=here to measure here and to skip finished stages."
+    if plan.rates.capture_formula:
+        yield plan.rates.capture_formula
     estimated = []
     if not plan.amounts.counted:
         estimated.append("the number of prompts, because screening drops some")
@@ -103,7 +105,7 @@ def _format_rates(plan: Plan) -> list[str]:
     if recipe.plan.is_here and recipe.respond.url is None:
         at_once = f" with {recipe.respond.batch_size} answers at once"
     if rates.read is not None:
-        texts.append(f"the target reads {rates.read:,.0f} tokens/s")
+        texts.append(f"the target reads {rates.read:,.0f} tokens/s{' on one device' if rates.capture_formula else ''}")
     if rates.write is not None:
         texts.append(f"it generates {rates.write:,.0f} tokens/s{at_once}")
     if rates.learn is not None:

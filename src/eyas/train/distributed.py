@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from eyas.base.environment import read_int_variable
 from eyas.base.errors import StageError, UsageError
 from eyas.model.devices import default_device
 
@@ -104,7 +105,7 @@ def join_process_group() -> Generator[ProcessGroup, None, None]:
         UsageError: If an environment variable of the launcher is missing or not a number.
         StageError: If the other processes cannot be reached.
     """
-    rank, world_size = (_read_int_variable(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    rank, world_size = (read_int_variable(name, default) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
     if world_size == 1:
         yield SINGLE_PROCESS
         return
@@ -131,12 +132,12 @@ def join_process_group() -> Generator[ProcessGroup, None, None]:
 def local_device() -> str:
     """Returns the device of this process: "cuda:LOCAL_RANK" if a launcher sets LOCAL_RANK, else the default device."""
     name = default_device()
-    return f"{name}:{_read_int_variable('LOCAL_RANK', 0)}" if name == "cuda" and "LOCAL_RANK" in os.environ else name
+    return f"{name}:{read_int_variable('LOCAL_RANK', 0)}" if name == "cuda" and "LOCAL_RANK" in os.environ else name
 
 
 def require_single_process(command: str) -> None:
     """Raises UsageError if a launcher started several processes of a command that supports only one."""
-    if (world_size := _read_int_variable("WORLD_SIZE", 1)) > 1:
+    if (world_size := read_int_variable("WORLD_SIZE", 1)) > 1:
         problem = f"`eyas {command}` runs in one process, but WORLD_SIZE is {world_size}"
         raise UsageError(problem, f"Run `eyas {command}` without the launcher, or unset WORLD_SIZE")
 
@@ -167,10 +168,3 @@ def catch_sigterm() -> Generator[SigtermNotice, None, None]:
         yield notice
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _read_int_variable(name: str, default: int) -> int:
-    text = os.environ.get(name, str(default))
-    if not text.isdecimal():
-        raise UsageError(f"The environment variable {name} is {text!r}, not a whole number", f"Correct or unset {name}")
-    return int(text)
