@@ -3,6 +3,7 @@
 import json
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,11 +23,11 @@ from eyas.plan.placement import capture_memory, choose_device, divide_capture
 from eyas.recipe import Recipe, load_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-SIZES = {"vocab_size": VOCAB_SIZE, "hidden_size": 128, "intermediate_size": 448, "num_hidden_layers": 6}
+SIZES: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "hidden_size": 128, "intermediate_size": 448, "num_hidden_layers": 6}
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "pad_token_id": 0}
 MODELS = {
     "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES)),
-    # Two layers in three parts: dense ones and experts, all of which compute every token.
+    # Every layer has experts, and all of them compute every token.
     "llama4": lambda: hf.Llama4ForCausalLM(
         hf.Llama4TextConfig(**SIZES, intermediate_size_mlp=896, num_local_experts=8, interleave_moe_layer_step=1)
     ),
@@ -89,7 +90,9 @@ def four_devices(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     """Stand-ins for four CUDA devices with 80 GB each. Returns device -> free bytes, which a test may change."""
     free = dict.fromkeys(range(4), 80 * 10**9)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(free))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[device], 80 * 10**9))
+    monkeypatch.setattr(
+        torch.cuda, "mem_get_info", lambda device: (free[int(str(device).removeprefix("cuda:"))], 80 * 10**9)
+    )
     for name in ("JOB_COMPLETION_INDEX", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     return free

@@ -108,9 +108,8 @@ class CaptureConfig:
 def print_chosen_layers(ids: Sequence[int], num_layers: int) -> None:
     """Prints a note if the target is too shallow for the default layers. ids: those of `choose_aux_layers`."""
     if not has_default_layers(num_layers):
-        chosen = list(map(int, ids))
-        text = f"The head reads layers {chosen}, because a target of {num_layers} layers has no default layers"
-        print(f"eyas: note: {text}. Set capture.aux_layer_ids for other ones.", file=sys.stderr)
+        text = f"layers {list(map(int, ids))}, because a target of {num_layers} layers has no default layers"
+        print(f"eyas: note: The head reads {text}. Set capture.aux_layer_ids for other ones.", file=sys.stderr)
 
 
 def build_origin(config: CaptureConfig, conversations_digest: str, target: Target) -> provenance.StageInputs:
@@ -144,8 +143,7 @@ def run(
         StageError: If another run writes to `out`, a feature is not finite, or the quantization error is too large.
     """
     started_s, rank = time.time(), read_rank("capture.world", config.world)
-    layers = config.aux_layer_ids
-    assert layers is None or tuple(layers) == tuple(target.aux_layer_ids), "load the target with config.aux_layer_ids"
+    assert config.aux_layer_ids in (None, target.aux_layer_ids), "load the target with config.aux_layer_ids"
     provenance.require_finished(conversations_dir, "respond")
     directory = StoragePath.of(out)
     origin = build_origin(config, provenance.verify_contents(conversations_dir).digest, target)

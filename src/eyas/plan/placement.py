@@ -45,16 +45,14 @@ def choose_device(recipe: Recipe, name: str) -> str:
     num_devices = torch.cuda.device_count()
     if name not in ("cuda", AUTO) or not num_devices:
         return name
-    own = read_int_variable("LOCAL_RANK", read_rank("capture.world", recipe.capture.world)) % num_devices
+    own = f"cuda:{read_int_variable('LOCAL_RANK', read_rank('capture.world', recipe.capture.world)) % num_devices}"
     if name == AUTO:
         check_device(name)
         needed, formula = capture_memory(recipe, read_model_shape(recipe.target.model, None).info)
         free = torch.cuda.mem_get_info(own)[0] / 1e9
-        way = "holds the target" if needed <= free else "is too small, so the layers are spread"
-        print(f"eyas: note: cuda:{own} {way}: {formula}, and {free:.1f} GB are free.", file=sys.stderr)
-        if needed > free:
-            return name
-    return f"cuda:{own}"
+        way, name = ("is too small, so the layers are spread", AUTO) if needed > free else ("holds the target", own)
+        print(f"eyas: note: {own} {way}: {formula}, and {free:.1f} GB are free.", file=sys.stderr)
+    return AUTO if name == AUTO else own
 
 
 def divide_capture(recipe: Recipe, info: TargetInfo, rates: Rates, has_jobs: bool) -> Rates:

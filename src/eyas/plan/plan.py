@@ -76,8 +76,7 @@ class Plan:
     def total_money(self) -> float | None:
         """The price of the stages whose time is known and of stored features; None without a price."""
         spent = [stage.money for stage in self.stages if stage.hours is not None]
-        is_stored = self.options is not None and not self.run.recipe.capture.online
-        storage = self.options.stored.storage_money if is_stored and self.options is not None else None
+        storage = self.options.stored.storage_money if self.options and not self.run.recipe.capture.online else None
         return None if None in spent else sum(money or 0.0 for money in (*spent, storage))
 
     def to_json(self) -> dict[str, Any]:
