@@ -223,3 +223,16 @@ def test_a_target_that_fits_nowhere_has_no_plan(capsys, tmp_path) -> None:
         assert words in capsys.readouterr().err
     assert main(["plan", str(RECIPES / "llama3-8b.toml"), "plan.devices=2", "--out", str(tmp_path)]) != 0
     assert "plan.device_memory_gb is not set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("recipe", ["llama3-8b", "llama3-70b", "llama4-scout"])
+def test_the_page_shows_the_plan_of_the_recipe(recipe, capsys, tmp_path) -> None:
+    plan = planned(capsys, tmp_path, recipe)
+    page = (RECIPES.parent / "docs" / "planning.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith(f"| {recipe},"))
+    stored, fly = plan["features"]["stored"], plan["features"]["on_the_fly"]
+    hours = (f"{hours:.1f} h" for hours in (stored["read_hours"], stored["train_hours"], fly["read_hours"]))
+    size, even = f"{stored['stored_bytes'] / 1e12:.1f} TB", f"{plan['features']['break_even_epochs']:.2f} epochs"
+    assert [cell.strip() for cell in row.split("|")][2:-1] == [size, *hours, even]
+    if recipe == "llama3-70b":
+        assert plan["rates"]["capture_formula"] in " ".join(page.split())
