@@ -87,7 +87,8 @@ class PlanConfig:
 
     def __post_init__(self) -> None:
         required = ("capture_tps", "train_tps", "conversations", "prompt_tokens", "answer_tokens")
-        required += ("device_memory_gb",) * (self.devices > 1)
+        if self.devices > 1:
+            required += ("device_memory_gb",)
         for name in (*required, "devices", "respond_tps", "turns"):
             require_range(f"plan.{name}", getattr(self, name), 0, exclude_low=True)
         for name in ("price_per_hour", "storage_price_gb_month", "storage_months"):

@@ -289,7 +289,9 @@ def _capture_rows(
             text = task.texts[features.index]
             pairs = quantize_features(features, config.dtype, text.id, text.shared)
             rows[features.index] = dataclasses.replace(rows[features.index], aux=pairs[0], hidden=pairs[1])
-        bar.advance(sum(len(text.ids) for text in task.texts))
+            bar.advance(len(text.ids))
+        if config.online:
+            bar.advance(sum(len(text.ids) for text in task.texts))
         yield task, list(rows.values())
 
 

@@ -80,12 +80,8 @@ def divide_capture(recipe: Recipe, info: TargetInfo, rates: Rates, has_jobs: boo
     assumed = "The processes do not wait for disk, network or CPUs"
     if needed > gb:
         way, factors = f"{count} processes spread its layers over {size} devices each", f"{count} x 1"
-        assumed = (
-            f"The devices of a process take turns. With {size} batches in flight the last factor can reach {size}, "
-        )
-        assumed += "which is not measured. Features on the fly need a device that holds the whole target"
-    text = (
-        f"Capture, capture.world={recipe.capture.world}: {formula}; a device has {gb:g} GB, so {way}. {rates.read:,.0f}"
-    )
-    text += f" tokens/s x {factors} = {rates.read * count:,.0f} tokens/s. Assumed: {assumed}."
+        assumed = f"The devices of a process take turns. With {size} batches in flight the last factor can reach {size}"
+        assumed += ", which is not measured. Features on the fly need a device that holds the whole target"
+    text = f"Capture, capture.world={recipe.capture.world}: {formula}; a device has {gb:g} GB, so {way}."
+    text += f" {rates.read:,.0f} tokens/s x {factors} = {rates.read * count:,.0f} tokens/s. Assumed: {assumed}."
     return dataclasses.replace(rates, capture=rates.read * count, capture_formula=text)
