@@ -252,18 +252,3 @@ def test_memory_that_is_short_changes_nothing() -> None:
     assert memory.grow(first, 30, 8), "a block would be too much, the columns asked for are not"
     assert len(first.slots) == 30
     memory.check([first])
-
-
-def test_no_column_is_written_twice() -> None:
-    """The writes are made in one operation on the device, whose order is undefined."""
-    memory = make_memory()
-    first = memory.allocate(tuple(range(10)), ROOM, 0)
-    assert first is not None
-    assert memory.grow(first, 30, BLOCK)
-    memory.free(first, [], 0)
-    second = memory.allocate((7, 8, 9), ROOM, 0)
-    assert second is not None
-    assert second.req_slot == first.req_slot
-    assert memory.grow(second, 12, BLOCK)
-    cells = [(w.req_slot, w.column + i) for w in memory.take_table_writes() for i in range(len(w.slots))]
-    assert len(set(cells)) == len(cells) == len(second.slots)

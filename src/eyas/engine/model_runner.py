@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -163,14 +162,10 @@ class ModelRunner:
         return any(drafter.needs_features for drafter in self.drafters)
 
     def write_table(self, writes: Sequence[TableWrite]) -> None:
-        """Writes KV slots into req_to_token, for the work that follows. Requirement: no column is written twice."""
-        if not writes:
-            return
-        rows = np.repeat([write.req_slot for write in writes], [len(write.slots) for write in writes])
-        columns = np.concatenate([np.arange(write.column, write.column + len(write.slots)) for write in writes])
-        slots = np.concatenate([write.slots for write in writes])
-        rows_X, columns_X, slots_X = self.staging.copy(rows, columns, slots)
-        self.pool.req_to_token_RC[rows_X, columns_X] = slots_X
+        """Writes KV slots into req_to_token, for the work that follows."""
+        slots = self.staging.copy(*(write.slots for write in writes)) if writes else ()
+        for write, slots_X in zip(writes, slots, strict=True):
+            self.pool.req_to_token_RC[write.req_slot, write.column : write.column + len(slots_X)] = slots_X
 
     def prefill(self, chunks: Sequence[PrefillChunk], num_logprobs: int | None = None) -> PrefillOutput:
         """Runs one forward over the chunks, and samples the next token of each chunk with `samples_token`."""

@@ -209,6 +209,4 @@ class KVCacheManager:
         return self.pool.allocate(count) if self.pool.num_free >= count else None
 
     def _write(self, req_slot: int, column: int, slots: Slots) -> None:
-        if column == 0:  # a new request; what an ended one has not written yet must not overwrite it
-            self._writes = [write for write in self._writes if write.req_slot != req_slot]
         self._writes.append(TableWrite(req_slot, column, slots))
