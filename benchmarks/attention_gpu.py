@@ -20,7 +20,6 @@ small shape, also on a CPU, to test the script.
 T rows, B requests, N heads, G key-value heads, H head size, C context, E nodes, S = C + E, r = N / G, Z slots.
 """
 
-import argparse
 import importlib.util
 import sys
 import time
@@ -30,8 +29,8 @@ from statistics import median
 
 import torch
 import torch.nn.functional as F
-from gpu_bandwidth import TINY_BYTES, best_bandwidth, find_device
-from result_rows import Row, print_rows
+from gpu_bandwidth import TINY_BYTES, best_bandwidth, find_device, run_script
+from result_rows import Row
 from torch import Tensor
 
 from eyas.kernels.dispatch import attention_for_device
@@ -288,16 +287,5 @@ def time_replay_s(graph: torch.cuda.CUDAGraph) -> float:
     return begin.elapsed_time(end) / 1000
 
 
-def main() -> int:
-    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true")
-    tiny = parser.parse_args().tiny
-    if not (tiny or torch.cuda.is_available()):
-        print("This machine has no CUDA device. Use --tiny to test the script.", file=sys.stderr)
-        return 2
-    return print_rows(measure_attention(tiny))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(__doc__, measure_attention))

@@ -11,7 +11,6 @@ without CUDA. --tiny uses a small shape, also on a CPU, to test the script. Need
 B requests, M tree nodes, T rows, W vocabulary.
 """
 
-import argparse
 import shutil
 import sys
 import tempfile
@@ -22,9 +21,9 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from gpu_bandwidth import TINY_BYTES, best_bandwidth, find_device
+from gpu_bandwidth import TINY_BYTES, best_bandwidth, find_device, run_script
 from overlap_speed import LOOPS, LoopResult, run_loop, warm_up
-from result_rows import Row, print_rows
+from result_rows import Row
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -249,15 +248,5 @@ def measure_engine(tiny: bool, left_s: Callable[[], float] = lambda: float("inf"
     yield from measure_overlap(target, draft, tiny, left_s)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true")
-    parsed = parser.parse_args()
-    if not (parsed.tiny or torch.cuda.is_available()):
-        print("This machine has no CUDA device. Use --tiny to test the script.", file=sys.stderr)
-        return 2
-    return print_rows(measure_engine(parsed.tiny))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(__doc__, measure_engine))

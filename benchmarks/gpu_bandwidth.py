@@ -9,7 +9,7 @@ copy, a sum and a kernel that only reads, and a fill. `best_bandwidth` is the la
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
@@ -130,16 +130,31 @@ def measure_gemms(device: torch.device, tiny: bool) -> Iterator[Row]:
         yield Row(f"TFLOP/s: bfloat16 product of {size}", round(rate.best / 1e12, 3), "told", True, note=note)
 
 
-def main() -> int:
-    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run_script(description: str | None, measure: Callable[[bool], Iterable[Row]]) -> int:
+    """Parses the command line of a script that needs a GPU, and prints its rows.
+
+    Args:
+        description: the docstring of the script.
+        measure: yields the rows. Its argument is True for small shapes.
+
+    Returns:
+        The exit code: 1 if a row misses its target or was not measured, 2 without a GPU, otherwise 0.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true")
-    tiny, device = parser.parse_args().tiny, find_device()
-    if not (tiny or device.type == "cuda"):
+    tiny = parser.parse_args().tiny
+    if not (tiny or torch.cuda.is_available()):
         print("This machine has no CUDA device. Use --tiny to test the script.", file=sys.stderr)
         return 2
-    return print_rows(row for part in (measure_bandwidth, measure_gemms) for row in part(device, tiny))
+    return print_rows(measure(tiny))
+
+
+def measure_device(tiny: bool) -> Iterator[Row]:
+    """Yields the rows of bandwidth and matrix products of this device."""
+    device = find_device()
+    yield from measure_bandwidth(device, tiny)
+    yield from measure_gemms(device, tiny)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(__doc__, measure_device))

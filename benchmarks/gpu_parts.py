@@ -46,11 +46,9 @@ class Job:
 
 def run_bandwidth(job: Job) -> Iterator[Row]:
     """Yields the rows of bandwidth and matrix products."""
-    from gpu_bandwidth import find_device, measure_bandwidth, measure_gemms
+    from gpu_bandwidth import measure_device
 
-    device = find_device()
-    yield from measure_bandwidth(device, job.tiny)
-    yield from measure_gemms(device, job.tiny)
+    yield from measure_device(job.tiny)
 
 
 def run_tests(job: Job) -> Iterator[Row]:

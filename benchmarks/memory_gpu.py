@@ -8,7 +8,6 @@ Measured: the peak of torch's allocator over both loops at 32 streams, with all 
 each row. Exits 1 if a row misses its target, and 2 without CUDA. --tiny uses a small shape, on a CPU without a peak.
 """
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,9 +15,9 @@ from pathlib import Path
 
 import torch
 from engine_gpu import CONTEXT, LLAMA_8B, PROMPT, TINY, make_draft, make_target
-from gpu_bandwidth import find_device
+from gpu_bandwidth import find_device, run_script
 from overlap_speed import warm_up
-from result_rows import Row, print_rows
+from result_rows import Row
 
 from eyas.bench.workload import Prompt
 from eyas.drafters.eagle3 import Eagle3Drafter
@@ -71,16 +70,5 @@ def measure_memory(tiny: bool) -> Iterator[Row]:
     yield Row(name, round(peak / forecast, 3), f"at most {MAX_RATIO:g}", peak <= MAX_RATIO * forecast, note=note)
 
 
-def main() -> int:
-    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true")
-    tiny = parser.parse_args().tiny
-    if not (tiny or torch.cuda.is_available()):
-        print("This machine has no CUDA device. Use --tiny to test the script.", file=sys.stderr)
-        return 2
-    return print_rows(measure_memory(tiny))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(__doc__, measure_memory))

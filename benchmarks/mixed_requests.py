@@ -14,8 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from simulated_device import LAYERS
-from tests.engine.small import Turns, random_draft
-from torch import Tensor
+from tests.engine.small import Turns, attention_aside, random_draft
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from eyas.engine.device_stream import InlineStream, WorkEvent
@@ -25,7 +24,6 @@ from eyas.engine.min_length import MinLength
 from eyas.engine.request import Request, StopCriteria
 from eyas.engine.sampler import Sampler
 from eyas.kernels.dispatch import attention_for_device
-from eyas.kernels.paged_attention import AttentionMetadata, PackedAttentionFn
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm
 from eyas.staging import Staging
@@ -206,7 +204,7 @@ def run_mixed_requests(target: Target, num_requests: int, watch: Watch) -> Mix:
         CONTEXT,
         memory_tokens=MEMORY_TOKENS,
         stream=WatchedStream(watch),
-        prepare=_unwatched_attention,
+        prepare=attention_aside(attention_for_device(torch.device("cpu"))),
     )
     engine.policies[:] = [Turns(ARMS), Turns(ARMS)]
     traffic = MixedTraffic(target, num_requests)
@@ -243,15 +241,3 @@ def _unwatched_host_work() -> Iterator[None]:
     finally:
         for holder, name, function in kept:
             setattr(holder, name, function)
-
-
-def _unwatched_attention(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
-    """Prepares the attention of a CPU, which may read on the host what a kernel of a GPU reads there."""
-    with _disable_current_modes():
-        attend = attention_for_device(torch.device("cpu"))(kv, req_to_token_RC, metadata)
-
-    def unwatched(*args: Any, **named: Any) -> Tensor:
-        with _disable_current_modes():
-            return attend(*args, **named)
-
-    return unwatched

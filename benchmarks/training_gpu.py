@@ -9,10 +9,9 @@ the rate of all multiplications that ran (FlopCounterMode) over the fastest bflo
 all of `features.capture.run`, to the local disk.
 
 Prints one JSON object for each row. Exits 1 if a row misses its target, and 2 without CUDA. --tiny uses a small shape,
-also on a CPU, to test the script. Needs 20 GB of disk and 60 GB of GPU memory.
+also on a CPU, to test the script. Needs 60 GB of GPU memory.
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -23,8 +22,8 @@ from statistics import median
 import torch
 from capture_speed import CONFIG, measure_target
 from engine_gpu import DRAFT_VOCAB, LLAMA_8B, TINY, make_target
-from gpu_bandwidth import best_gemm_rate, find_device
-from result_rows import Row, print_rows
+from gpu_bandwidth import best_gemm_rate, find_device, run_script
+from result_rows import Row
 from torch.utils.flop_counter import FlopCounterMode
 from training_fixtures import SHARE, OurTrainer, lengths_of_pack, make_rows
 
@@ -115,16 +114,5 @@ def measure_all(tiny: bool) -> Iterator[Row]:
         yield from measure_capture(target, TINY_CONVERSATIONS if tiny else CONVERSATIONS, scratch / "capture")
 
 
-def main() -> int:
-    """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true")
-    parsed = parser.parse_args()
-    if not (parsed.tiny or torch.cuda.is_available()):
-        print("This machine has no CUDA device. Use --tiny to test the script.", file=sys.stderr)
-        return 2
-    return print_rows(measure_all(parsed.tiny))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(__doc__, measure_all))

@@ -5,6 +5,7 @@ B requests, T rows, M tree nodes, S path slots, K unrolled steps, Q chains, V dr
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AutoModelForCausalLM
 
 from eyas.drafters.drafter import AcceptedTokens
@@ -21,7 +23,7 @@ from eyas.engine.engine import Engine, OnTokens
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, RequestOutput
 from eyas.features.layout import Row, teacher_positions
-from eyas.kernels.paged_attention import PrepareAttention
+from eyas.kernels.paged_attention import AttentionMetadata, PackedAttentionFn, PrepareAttention
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import DenseAttention
@@ -211,6 +213,24 @@ class ReplayDrafter(Eagle3Drafter):
         self.paths[line] = path
         scores = [-float(depth) if ok else -float("inf") for depth, ok in zip(depths, valid, strict=True)]
         return tokens, parents, depths, scores, valid
+
+
+def attention_aside(
+    prepare: PrepareAttention, permit: Callable[[], AbstractContextManager[object]] = _disable_current_modes
+) -> PrepareAttention:
+    """Attention that modes do not see: that of a CPU reads lengths on the host, the kernels for GPUs do not."""
+
+    def prepare_aside(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
+        with permit():
+            attend = prepare(kv, req_to_token_RC, metadata)
+
+        def aside(*args: Any, **named: Any) -> Tensor:
+            with permit():
+                return attend(*args, **named)
+
+        return aside
+
+    return prepare_aside
 
 
 class Recorded:

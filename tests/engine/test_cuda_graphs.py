@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.engine.small import CONTEXT, All, Spoken, check_idle, drive, poison, random_draft, tokens
+from tests.engine.small import CONTEXT, All, Spoken, attention_aside, check_idle, drive, poison, random_draft, tokens
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import CostProfiler
@@ -21,7 +21,7 @@ from eyas.engine.device_stream import WorkerStream
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop
 from eyas.engine.model_runner import RoundBatch, RoundOutput
-from eyas.kernels.paged_attention import AttentionMetadata, PackedAttentionFn, prepare_dense
+from eyas.kernels.paged_attention import prepare_dense
 from eyas.speculation.arms import Arm, default_arms
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape, chain_shape
@@ -199,19 +199,9 @@ class Forbid(TorchDispatchMode):
 
 def test_a_recorded_round_never_talks_to_the_host(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
     """For every default arm, greedy and drawn with penalties; attention aside, whose CUDA version is tested there."""
-
-    def prepare(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
-        attend = prepare_dense(kv, req_to_token_RC, metadata)
-
-        def aside(*args: Any, **named: Any) -> Tensor:
-            with _disable_current_modes():
-                return attend(*args, **named)
-
-        return aside
-
     arms = default_arms()
     draft = dataclasses.replace(random_draft(llama.target, TREE), arms=arms)
-    engine, record = with_graphs(Engine(llama.target, [draft], 3, CONTEXT, prepare=prepare))
+    engine, record = with_graphs(Engine(llama.target, [draft], 3, CONTEXT, prepare=attention_aside(prepare_dense)))
     engine.policies[0] = All(arms)
 
     def strict(work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:

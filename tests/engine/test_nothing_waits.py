@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.engine.small import CONTEXT, Spoken, Turns, check_idle, random_draft
+from tests.engine.small import CONTEXT, Spoken, Turns, attention_aside, check_idle, random_draft
 from tests.engine.test_canary import other_draft
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -32,7 +32,7 @@ from eyas.engine.grammar import Grammar, GrammarVocab
 from eyas.engine.min_length import MinLength
 from eyas.engine.request import Request, RequestOutput
 from eyas.engine.sampler import Sampler
-from eyas.kernels.paged_attention import AttentionMetadata, PackedAttentionFn, prepare_dense
+from eyas.kernels.paged_attention import prepare_dense
 from eyas.speculation.arms import Arm
 from eyas.staging import Staging
 from eyas.tree.sampling import SamplingParams
@@ -114,6 +114,9 @@ def permitted():
         yield
 
 
+ATTENTION_ASIDE = attention_aside(prepare_dense, permitted)
+
+
 def permit(monkeypatch: pytest.MonkeyPatch, holder: Any, name: str) -> list[str]:
     """Lets one function copy or read. Returns a list that gets its name with every call."""
     inner, calls = getattr(holder, name), []
@@ -136,17 +139,6 @@ class Strict(InlineStream):
                 return work()
 
         return super().launch(watched)
-
-
-def attention_aside(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
-    """The reference attention reads lengths on the host; the kernels for GPUs do not."""
-    attend = prepare_dense(kv, req_to_token_RC, metadata)
-
-    def aside(*args: Any, **named: Any) -> Tensor:
-        with permitted():
-            return attend(*args, **named)
-
-    return aside
 
 
 @pytest.fixture
@@ -212,7 +204,13 @@ def test_no_step_waits(
     outputs = []
     for stream in (InlineStream(), Strict()):
         engine = Engine(
-            llama.target, drafters, 4, 110, memory_tokens=memory_tokens, prepare=attention_aside, stream=stream
+            llama.target,
+            drafters,
+            4,
+            110,
+            memory_tokens=memory_tokens,
+            prepare=ATTENTION_ASIDE,
+            stream=stream,
         )
         engine.policies[:] = Turns(ARMS), Turns(ARMS[::-1])
         outputs.append(run(engine, requests, cancels=3))
@@ -233,7 +231,7 @@ def test_no_step_waits_with_other_drafters(llama: Spoken, copies: list[str], rea
         "prompt lookup": [PromptLookupSpec(shape)],
         "small model": [SmallModelSpec(llama.target, shape)],
     }
-    engine = Engine(llama.target, drafters[kind], 4, CONTEXT, prepare=attention_aside, stream=Strict())
+    engine = Engine(llama.target, drafters[kind], 4, CONTEXT, prepare=ATTENTION_ASIDE, stream=Strict())
     if drafters[kind]:
         engine.policies[0] = Turns((Arm("chain", shape), Arm("off", None)))
     outputs = run(engine, llama.requests[:4])
@@ -245,7 +243,7 @@ def test_no_step_waits_with_other_drafters(llama: Spoken, copies: list[str], rea
 
 def test_a_prefill_is_one_copy(llama: Spoken, copies: list[str], reads: list[str]) -> None:
     """The table, the prompt with its metadata, and the settings of the batch: three copies for four new requests."""
-    engine = Engine(llama.target, [random_draft(llama.target, TREE)], 4, CONTEXT, prepare=attention_aside)
+    engine = Engine(llama.target, [random_draft(llama.target, TREE)], 4, CONTEXT, prepare=ATTENTION_ASIDE)
     for request in llama.requests[:4]:
         engine.add(request)
     counts = []
@@ -273,7 +271,7 @@ def test_grammars_wait_twice_a_round_and_each_time_is_counted(
         replace(request, grammar=rules[number % 3], max_tokens=20) for number, request in enumerate(llama.requests[:6])
     ]
     draft = replace(random_draft(llama.target, TREE), arms=ARMS)
-    engine = Engine(llama.target, [draft], 2, CONTEXT, prepare=attention_aside, stream=Strict())
+    engine = Engine(llama.target, [draft], 2, CONTEXT, prepare=ATTENTION_ASIDE, stream=Strict())
     engine.policies[0] = Turns(ARMS)
     expected: list[int] = []
 
@@ -324,7 +322,12 @@ def test_one_transfer_put_back_is_found(
     llama: Spoken, monkeypatch: pytest.MonkeyPatch, copies: list[str], reads: list[str], name: str
 ) -> None:
     engine = Engine(
-        llama.target, [random_draft(llama.target, TREE)], 2, CONTEXT, prepare=attention_aside, stream=Strict()
+        llama.target,
+        [random_draft(llama.target, TREE)],
+        2,
+        CONTEXT,
+        prepare=ATTENTION_ASIDE,
+        stream=Strict(),
     )
     sampler, (method, change) = engine.runner.sampler, WAITING[name]
     monkeypatch.setattr(sampler, method, change(sampler, getattr(sampler, method)))

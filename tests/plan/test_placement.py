@@ -1,4 +1,4 @@
-"""Where the target of a capture is placed, what the devices together compute, and the memory that decides."""
+"""The devices that hold the target of a capture, the rate of all of them, and the memory that decides."""
 
 import json
 import weakref

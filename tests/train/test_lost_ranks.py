@@ -54,7 +54,7 @@ class Impatient:
 
 @dataclass(frozen=True)
 class StuckGoodbye:
-    """As NCCL may: what ends the group never returns."""
+    """A fault in which `destroy_process_group` never returns, as it may with NCCL."""
 
     def __call__(self) -> None:
         distributed.DESTROY_TIMEOUT_S = 0.5

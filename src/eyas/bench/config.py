@@ -89,8 +89,8 @@ class BenchConfig(LoadConfig):
             check.
         lossless_tokens: The maximum number of tokens of an answer that is compared with transformers `generate`.
         lossless_slots: The number of requests that run at once while eyas generates the answers for this comparison.
-        compile: Compiles the forwards of both arms on a CPU, as `eyas serve` does; the first run takes about a minute
-            longer.
+        compile: Compiles the forwards of both arms, as `eyas serve` does. On a CPU the first run takes about a minute
+            longer, on a GPU every run about half a minute.
     """
 
     prompts_per_task: int = 12
@@ -172,8 +172,8 @@ class TuneConfig:
         batch_tokens: The number of tokens of the texts in one forward, padding included.
         allowance_s: The number of seconds for measuring rounds. The times of batches that do not fit into these seconds
             are extrapolated from smaller batches.
-        compile: Compiles the forwards on a CPU, as `eyas serve` does; the first run with a target and head takes a
-            minute or two longer.
+        compile: Compiles the forwards, as `eyas serve` does. On a CPU the first run with a target and head takes a
+            minute or two longer, on a GPU every run about half a minute.
         seed: The seed of the choice of held-out answers, of the bootstrap and of the sampling of new answers.
     """
 

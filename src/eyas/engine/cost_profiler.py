@@ -92,22 +92,22 @@ class CostProfiler:
         self.engine.stream.launch(write).wait()
 
 
-def capture_graphs(engine: Engine, arms: tuple[Arm, ...], progress: bool = False) -> None:
+def capture_graphs(engine: Engine, arms: tuple[Arm, ...]) -> None:
     """Captures the CUDA graphs of all arms and batch sizes, so that no request waits for it. Does nothing on a CPU.
 
-    Rounds with sampling are captured at their second use: too many combinations of settings are possible.
+    It prints its progress. Rounds with sampling are captured at their second use, because there are too many
+    combinations of settings.
 
     Args:
         engine: an idle engine.
         arms: the arms that its policies may choose.
-        progress: True to show a progress bar.
     """
     if engine.runner.graphs is None:
         return
     sizes = sorted({min(RoundGraphs.padded_size(n + 1), engine.max_running) for n in range(engine.max_running)})
     profilers = [CostProfiler(engine, drafter) for drafter in range(max(len(engine.runner.drafters), 1))]
     rounds = [(profiler, arm, size) for size in reversed(sizes) for arm in arms for profiler in profilers]
-    with Progress("capture", len(rounds), "CUDA graphs", enabled=progress) as bar:
+    with Progress("capture", len(rounds), "CUDA graphs") as bar:
         for profiler, arm, size in rounds:  # the largest first: its memory serves all others
             profiler.measure_round_s(arm, size, 1)
             bar.advance()

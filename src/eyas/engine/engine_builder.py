@@ -1,6 +1,5 @@
 """Builds an AsyncEngine for a server: sizes KV memory, measures the budget, and compiles forwards in the background."""
 
-import contextlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -43,7 +42,7 @@ class EngineOptions:
         memory_share: The share of the memory to use; None for CPU_SHARE or CUDA_SHARE.
         max_waiting: The number of waiting requests beyond which new requests are refused.
         speculation: "auto" for a budget, or the name of the arm that all rounds run.
-        compile: True to run compiled forwards on a CPU (kernels/aot_compile.py).
+        compile: True to run compiled forwards (kernels/aot_compile.py).
     """
 
     slots: int = 16
@@ -83,9 +82,12 @@ def build_async_engine(
     """
     device = target.model.device
     if options.compile:
-        with contextlib.suppress(CompileError):  # on a CPU, `compile_in_background` logs the error
+        try:
             for head in heads or [None]:
                 compile_pair(target, None if head is None else head.head, stored_only=True)
+        except CompileError as error:
+            if device.type == "cuda":  # on a CPU, `compile_in_background` logs the error
+                print(f"eyas: warning: Forwards run uncompiled: {error.problem}.", file=sys.stderr)
     context = _context(options, target.info.max_positions)
     arms = default_arms()
     if heads and options.speculation != "auto":
@@ -93,7 +95,7 @@ def build_async_engine(
     heads = [replace(head, shape=heads[0].shape, arms=arms) for head in heads]
     memory_tokens = options.memory_tokens or _memory_tokens(target, heads, options, context)
     engine = Engine(target, heads, options.slots, context, memory_tokens=memory_tokens)
-    capture_graphs(engine, arms if heads else (OFF,), progress=sys.stderr.isatty())
+    capture_graphs(engine, arms if heads else (OFF,))
     if heads:
         _set_policies(engine, arms)
     # A CPU that works for the host cannot work for the device: there the overlap hides nothing.

@@ -42,7 +42,6 @@ SCHEMA = (
     "packed_attention(Tensor q, Tensor k, Tensor v, float scale, int? window, int? chunk, float? softcap, "
     "Tensor? sinks) -> Tensor"
 )
-
 LINEAR = torch.ops.aten.linear.default
 
 _running = threading.local()  # attention and layer of the running forward
@@ -52,7 +51,7 @@ _libraries: list[torch.library.Library] = []  # a registration lasts as long as 
 def compile_layers(target: Target, head: Head | None) -> None:
     """Compiles the layers of the target and the step of the head. Forwards over packed rows then run compiled.
 
-    Takes some seconds. A target or head that runs compiled already stays as it is.
+    It takes about half a minute, and does nothing to a target or head that already runs compiled.
 
     Raises:
         CompileError: a layer cannot be captured or compiled, or its outputs are wrong. It then runs uncompiled.
@@ -161,7 +160,7 @@ def _capture(call: _Call, inputs: list[Tensor], others: list[Tensor]) -> _Captur
 
     Args:
         call: the call.
-        inputs: its tensors for EXAMPLE_ROWS rows.
+        inputs: its tensors for EXAMPLE_ROWS rows. The caller must run the graph with them first.
         others: its tensors for OTHER_ROWS rows.
 
     Raises:
@@ -181,18 +180,13 @@ def _capture(call: _Call, inputs: list[Tensor], others: list[Tensor]) -> _Captur
     signature = exported.graph_signature
     kinds = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.USER_INPUT}
     if any(one.kind not in kinds for one in signature.input_specs) or signature.buffers_to_mutate:
-        raise CompileError("A layer has constants or state of its own")
+        raise CompileError("A layer cannot be compiled, because its graph has constants or changes a buffer")
     names = [[str(one.target)] for one in signature.input_specs if one.kind != InputKind.USER_INPUT]
     names = _merge_linears(exported.graph_module, names)
-    run = torch.compile(exported.graph_module.forward, fullgraph=True)
-
-    def first(*tensors: Tensor) -> tuple[Tensor, ...]:
-        for tensor, found in zip(tensors[len(names) :], dims, strict=True):
-            for dim in found:
-                torch._dynamo.maybe_mark_dynamic(tensor, dim)
-        return run(*tensors)
-
-    return _Captured(first, names)
+    for tensor, found in zip(inputs, dims, strict=True):
+        for dim in found:  # the first call, which has these inputs, compiles for any number of rows
+            torch._dynamo.maybe_mark_dynamic(tensor, dim)
+    return _Captured(torch.compile(exported.graph_module.forward, fullgraph=True), names)
 
 
 def _merge_linears(graph_module: GraphModule, names: list[list[str]]) -> list[list[str]]:
@@ -205,7 +199,7 @@ def _merge_linears(graph_module: GraphModule, names: list[list[str]]) -> list[li
         is_plain = node.target == LINEAR and len(node.args) == 2
         if is_plain and node.args[1] in weights and len(node.args[1].users) == 1:
             groups[node.args[0]].append(node)
-    for x, linears in groups.items():
+    for x, linears in [(x, linears) for x, linears in groups.items() if len(linears) > 1]:
         own = [linear.args[1] for linear in linears]
         with graph.inserting_before(linears[0]):
             product = graph.call_function(LINEAR, (x, own[0]))
