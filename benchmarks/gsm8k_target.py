@@ -235,20 +235,23 @@ def train(
 ) -> None:
     """Trains a model of this shape for `minutes`, including earlier calls, and writes it to WORK/target.
 
-    The minutes are processor time divided by threads, so that other work on the machine does not make a worse target.
-    The learning-rate schedule follows this time, so a slow machine trains on fewer problems but completes the schedule.
+    On a CPU the minutes are processor time divided by threads, so that other work on the machine does not make a worse
+    target. If there is a CUDA device, it trains there, and they are minutes of the clock. The learning-rate schedule
+    follows this time, so a slow machine trains on fewer problems but completes the schedule.
     """
     from make_embedded import Masters, Plan, batch_loss, new_model
 
     torch.manual_seed(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Without instructions for bfloat16, a processor multiplies float32 faster.
-    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    model = new_model(config, torch.bfloat16 if has_bf16 else torch.float32)
+    has_bf16 = device.type == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    model = new_model(config, torch.bfloat16 if has_bf16 else torch.float32).to(device)
     print(f"model: {sum(weight.numel() for weight in model.parameters()) / 1e6:.1f} M parameters", file=sys.stderr)
     masters = Masters(model, Plan(steps=SCHEDULE_STEPS, warmup_steps=SCHEDULE_STEPS // 30))
     number, spent_s = _resume(work / "state.pt", masters)
     budget_s, saved_s, seen = 60 * minutes, spent_s, 0
-    began_s, before_s = time.process_time(), spent_s
+    clock_s = time.perf_counter if device.type == "cuda" else lambda: time.process_time() / torch.get_num_threads()
+    began_s, before_s = clock_s(), spent_s
     losses: list[float] = []
     for update in _iterate_updates(examples, number):
         if spent_s >= budget_s:
@@ -257,12 +260,12 @@ def train(
         weight = sum(float(weights[:, 1:].sum()) for _, weights in batches)
         losses.append(0.0)
         for ids, weights in batches:
-            part = batch_loss(model, ids, weights) / weight
+            part = batch_loss(model, ids.to(device), weights.to(device)) / weight
             part.backward()
             losses[-1] += part.item()
         masters.step(int(SCHEDULE_STEPS * spent_s / budget_s))
         number, seen = number + 1, seen + sum(len(one.ids) for one in update)
-        spent_s = before_s + (time.process_time() - began_s) / torch.get_num_threads()
+        spent_s = before_s + clock_s() - began_s
         if number % LOG_UPDATES == 0:
             rate, loss = seen / (spent_s - before_s), sum(losses[-LOG_UPDATES:]) / len(losses[-LOG_UPDATES:])
             left = (budget_s - spent_s) / 60
@@ -299,7 +302,7 @@ def _publish(model: Any, tokenizer: PreTrainedTokenizerFast, work: Path, made: d
     """Writes the directory of the target. made.json comes last and marks it as finished."""
     place = work / "target"
     shutil.rmtree(place, ignore_errors=True)
-    model.bfloat16().save_pretrained(place)
+    model.cpu().bfloat16().save_pretrained(place)
     tokenizer.save_pretrained(place)
     (place / "made.tmp").write_text(json.dumps(made) + "\n")
     (place / "made.tmp").replace(place / "made.json")

@@ -132,7 +132,7 @@ def plain_attention(
         out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
         return out.transpose(1, 2).contiguous(), None
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    hidden = torch.full((rows, rows), float("-inf"), dtype=q.dtype).triu(1)
+    hidden = torch.full((rows, rows), float("-inf"), dtype=q.dtype, device=q.device).triu(1)
     weights = torch.softmax((q * scaling) @ k.transpose(2, 3) + hidden, -1)
     return (weights @ v).transpose(1, 2).contiguous(), None
 

@@ -1,4 +1,4 @@
-"""Compile the kernels of `triton_attention` for a CUDA device that is not here; print what they need as JSON lines.
+"""Compile the kernels of `triton_attention` and `triton_linear` for a CUDA device that is not here; print their needs.
 
     PYTHONPATH=. python tests/kernels/compile_triton_attention.py 90 [all]
 
@@ -21,7 +21,7 @@ from tests.kernels.paged_cases import Shape, forward
 from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingImports]
 from triton.runtime import driver  # pyright: ignore[reportMissingImports]
 
-from eyas.kernels import triton_attention
+from eyas.kernels import triton_attention, triton_linear
 from eyas.kernels.triton_attention import TritonAttention
 from eyas.model.attention import AttentionParams
 
@@ -120,6 +120,13 @@ def main() -> None:
     kernels = [Compiled(getattr(triton_attention, name), name) for name in ("_write", "_parts", "_merge")]
     for kernel in kernels:
         setattr(triton_attention, kernel.name, kernel)
+    for module in (triton_attention, triton_linear):
+        setattr(module, "dependent_launch", lambda _: {"DEPENDENT": capability >= 90})  # noqa: B010
+    for name in ("_sum_products", "_multiply"):
+        setattr(triton_linear, name, Compiled(getattr(triton_linear, name), name))
+    for rows in (1, 3, 16):
+        x, weight_FD, added = (torch.zeros(shape).bfloat16() for shape in ((rows, 4096), (96, 4096), (rows, 96)))
+        triton_linear.linear(x, weight_FD, added)
     for name, (shape, params, dtype) in cases.items():
         for kernel in kernels:
             kernel.case = name

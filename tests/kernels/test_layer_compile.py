@@ -27,7 +27,7 @@ def run(target: Target, rows: int) -> Tensor:
 
 @pytest.fixture
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    def same(function: Callable[..., Tensor], fullgraph: bool) -> Callable[..., Tensor]:
+    def same(function: Callable[..., Tensor], fullgraph: bool, options: Any) -> Callable[..., Tensor]:
         assert fullgraph
         return function
 
@@ -84,7 +84,7 @@ def test_calls_of_others_run_uncompiled(tmp_path: Path) -> None:
 def test_a_wrong_graph_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target.load(tiny_target(tmp_path, "llama"), torch.float32)
 
-    def wrong(function: Callable[..., tuple[Tensor, ...]], fullgraph: bool) -> Callable[..., tuple[Tensor, ...]]:
+    def wrong(function: Callable[..., tuple[Tensor, ...]], **_: Any) -> Callable[..., tuple[Tensor, ...]]:
         return lambda *tensors: tuple(1.01 * out for out in function(*tensors))
 
     monkeypatch.setattr(torch, "compile", wrong)

@@ -23,8 +23,9 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 
 @needs_triton
-def test_interpreted(pytestconfig: pytest.Config):
-    cases = "tests/kernels/interpreted_triton_attention.py"
+@pytest.mark.parametrize("module", ["triton_attention", "triton_linear"])
+def test_interpreted(module: str, pytestconfig: pytest.Config):
+    cases = f"tests/kernels/interpreted_{module}.py"
     options = ["-q", "--noconftest", "-p", "no:cacheprovider"]
     if not pytestconfig.getoption("--full"):
         options += ["-m", "not full"]
@@ -42,9 +43,9 @@ def test_compiles_for_cuda(capability: int, tmp_path: Path):
     done = python(script, str(capability), PYTHONPATH=".", TRITON_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr[-4000:]
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {row["kernel"] for row in rows} == {"_write", "_parts", "_merge"}
+    assert {row["kernel"] for row in rows} == {"_write", "_parts", "_merge", "_sum_products", "_multiply"}
     assert max(row["shared_bytes"] for row in rows) <= SMALLEST_SHARED_BYTES
-    plain = [row for row in rows if row["case"] in ("verify", "decode, float32")]
+    plain = [row for row in rows if row["case"] in ("verify", "decode, float32", "")]
     assert [row for row in plain if row["spills_in_loops"]] == []
 
 

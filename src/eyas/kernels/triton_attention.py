@@ -48,6 +48,8 @@ except ImportError:
         "The package triton, which compiles attention for CUDA, is missing", "Install the CUDA build of torch"
     ) from None
 
+from eyas.kernels.dependent_launch import await_previous, dependent_launch
+
 LOG2_E = math.log2(math.e)  # the kernels work with powers of two
 WORD = 64  # columns of the own block in one word of a row's mask; blocks of columns divide it
 # Wanted programs a processor: at least 2, so that one computes while another waits for memory; and up to 16 where
@@ -178,7 +180,7 @@ class TritonAttention:
         _write[(num_rows,)](
             k_TGH, v_TGH, keys_ZGH, values_ZGH, self._metadata.slots_T,
             k_TGH.stride(0), k_TGH.stride(1), v_TGH.stride(0), v_TGH.stride(1),
-            G=num_groups, G_PAD=power_of_2(num_groups), H=head_dim, H_PAD=padded_dim,
+            G=num_groups, G_PAD=power_of_2(num_groups), H=head_dim, H_PAD=padded_dim, **dependent_launch(q_TNH.device),
         )  # fmt: skip
         return self._attend(keys_ZGH, values_ZGH, q_TNH, padded_dim, params)
 
@@ -213,14 +215,14 @@ class TritonAttention:
             num_requests, num_rows, num_heads, num_own, split.fill, unit_blocks,
             B_PAD=power_of_2(num_requests), ROWS=tile_rows, GROUP=group, G=num_groups,
             H=head_dim, H_PAD=padded_dim, M=tile.packed, S=tile.columns, WHOLE=whole,
-            num_warps=tile.num_warps, num_stages=tile.num_stages,
+            num_warps=tile.num_warps, num_stages=tile.num_stages, **dependent_launch(q_TNH.device),
         )  # fmt: skip
         if not whole:
             padded_parts = power_of_2(split.parts)
             _merge[(num_rows, num_heads)](
                 parts_PTNH, logs_PTN, out_TNH, split.parts, num_rows, num_heads,
                 P_PAD=padded_parts, H=head_dim, H_PAD=padded_dim,
-                num_warps=min(max(padded_parts * padded_dim // 1024, 1), 8),
+                num_warps=min(max(padded_parts * padded_dim // 1024, 1), 8), **dependent_launch(q_TNH.device),
             )  # fmt: skip
         return out_TNH
 
@@ -245,7 +247,7 @@ def pack_words(visible_TE: Tensor) -> Tensor:
 @triton.jit
 def _write(
     k, v, keys, values, slots, k_stride_t, k_stride_g, v_stride_t, v_stride_g,
-    G: tl.constexpr, G_PAD: tl.constexpr, H: tl.constexpr, H_PAD: tl.constexpr,
+    G: tl.constexpr, G_PAD: tl.constexpr, H: tl.constexpr, H_PAD: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Writes the keys and values of one row to its KV slot. Grid: T."""
     t = tl.program_id(0).to(tl.int64)
@@ -254,6 +256,7 @@ def _write(
     h_1H = tl.arange(0, H_PAD)[None, :]
     mask_GH = (g_G1 < G) & (h_1H < H)
     destination_GH = slot * (G * H) + g_G1 * H + h_1H
+    await_previous(DEPENDENT)
     k_GH = tl.load(k + t * k_stride_t + g_G1 * k_stride_g + h_1H, mask=mask_GH)
     v_GH = tl.load(v + t * v_stride_t + g_G1 * v_stride_g + h_1H, mask=mask_GH)
     tl.store(keys + destination_GH, k_GH.to(keys.dtype.element_ty), mask=mask_GH)
@@ -294,7 +297,7 @@ def _parts(
     q, keys, values, table, starts, lines, lengths, own, words, positions, first, sinks, parts, logs,
     scale, cap, q_stride_t, q_stride_n, table_stride, num_requests, num_rows, num_heads, num_own, fill, unit_blocks,
     B_PAD: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr, H: tl.constexpr,
-    H_PAD: tl.constexpr, M: tl.constexpr, S: tl.constexpr, WHOLE: tl.constexpr,
+    H_PAD: tl.constexpr, M: tl.constexpr, S: tl.constexpr, WHOLE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Computes one part of one tile against one key-value head. Grid: G, tiles, P.
 
@@ -354,6 +357,7 @@ def _parts(
             high_M = tl.load(sinks + head_M, mask=is_row_M, other=0.0).to(tl.float32) * 1.4426950408889634
             total_M = tl.full((M,), 1.0, tl.float32)
 
+    await_previous(DEPENDENT)  # the previous kernel writes keys and values of the own block
     for block in tl.range(from_block, tl.minimum(to_block, own_blocks), num_stages=1):
         e_S = block * S + tl.arange(0, S)
         if words is None:
@@ -394,12 +398,16 @@ def _parts(
 
 
 @triton.jit(do_not_specialize=["num_parts", "num_rows", "num_heads"])
-def _merge(parts, logs, out, num_parts, num_rows, num_heads, P_PAD: tl.constexpr, H: tl.constexpr, H_PAD: tl.constexpr):
+def _merge(
+    parts, logs, out, num_parts, num_rows, num_heads, P_PAD: tl.constexpr, H: tl.constexpr, H_PAD: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """Averages the parts of one head of one row, weighted by their sums. Grid: T, N."""
     at = tl.program_id(0).to(tl.int64) * num_heads + tl.program_id(1)
     p_P = tl.arange(0, P_PAD)
     h_1H = tl.arange(0, H_PAD)[None, :]
     at_P = at + p_P.to(tl.int64) * num_rows * num_heads
+    await_previous(DEPENDENT)
     log_P = tl.load(logs + at_P, mask=p_P < num_parts, other=float("-inf"))
     high = tl.maximum(tl.max(log_P, 0), -1.0e30)  # finite, also for a row without visible columns
     weight_P = tl.exp2(log_P - high)
