@@ -16,32 +16,30 @@ def random(*shape: int) -> Tensor:
     return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize("added", [False, True])
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 16, 17])
-def test_equals_torch(rows: int, added: bool):
+@pytest.mark.parametrize("rows", [1, 2])
+def test_equals_torch(rows: int):
     from eyas.kernels.triton_linear import linear
 
-    for num_out, num_in in ((6144, 4096), (4096, 14_336), (32_000, 4096), (96, 2048), (100, 2048)):
-        x, weight_FD, other = random(1, rows, num_in), random(num_out, num_in), random(1, rows, num_out)
-        wanted = x.double() @ weight_FD.double().T + (other.double() if added else 0)
-        found = linear(x, weight_FD, other if added else None)
+    for num_out, num_in in ((6144, 4096), (4096, 14_336), (32_000, 4096), (96, 2048), (98, 2048), (100, 1000)):
+        x, weight_FD = random(1, rows, num_in), random(num_out, num_in)
+        wanted = x.double() @ weight_FD.double().T
+        found = linear(x, weight_FD)
         assert found.shape == wanted.shape
         assert (found - wanted).abs().max() <= 0.01 * wanted.abs().max()
 
 
-@pytest.mark.parametrize("rows", [1, 4, 16])
-def test_overlapping_kernels_wait_for_each_other(rows: int):
+def test_overlapping_kernels_wait_for_each_other():
     """A recorded chain of kernels, each of which reads what the previous one wrote, gives the same bits every time."""
     from eyas.kernels.triton_linear import linear
 
     weights = [random(2048, 2048) / 45 for _ in range(24)]
-    x = random(1, rows, 2048)
+    x = random(1, 1, 2048)
 
     def chain(wait: bool) -> Tensor:
         hidden = x
         for number, weight_FD in enumerate(weights):
-            out = linear(hidden, weight_FD, hidden if number % 3 else None)
-            hidden = out if number % 2 else torch.nn.functional.rms_norm(out, (2048,))
+            out = linear(hidden, weight_FD)
+            hidden = out if number % 2 else torch.nn.functional.rms_norm(out + hidden, (2048,))
             if wait:
                 torch.cuda.synchronize()
         return hidden

@@ -122,11 +122,8 @@ def main() -> None:
         setattr(triton_attention, kernel.name, kernel)
     for module in (triton_attention, triton_linear):
         setattr(module, "dependent_launch", lambda _: {"DEPENDENT": capability >= 90})  # noqa: B010
-    for name in ("_sum_products", "_multiply"):
-        setattr(triton_linear, name, Compiled(getattr(triton_linear, name), name))
-    for rows in (1, 3, 16):
-        x, weight_FD, added = (torch.zeros(shape).bfloat16() for shape in ((rows, 4096), (96, 4096), (rows, 96)))
-        triton_linear.linear(x, weight_FD, added)
+    setattr(triton_linear, "_one_row", Compiled(triton_linear._one_row, "_one_row"))  # noqa: B010
+    triton_linear.linear(torch.zeros(1, 4096).bfloat16(), torch.zeros(96, 4096).bfloat16())
     for name, (shape, params, dtype) in cases.items():
         for kernel in kernels:
             kernel.case = name

@@ -5,7 +5,7 @@ capability 9.0 on, a kernel may start early, prepare what does not depend on the
 kernels before the previous one have ended by that time, if each of them waits, too.
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from functools import cache
 from typing import Any

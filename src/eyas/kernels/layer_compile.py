@@ -27,7 +27,7 @@ import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from eyas.kernels.attention_op import CompileError, attention_params
@@ -45,7 +45,7 @@ SCHEMA = (
     "Tensor? sinks) -> Tensor"
 )
 LINEAR = torch.ops.aten.linear.default
-LINEAR_SCHEMA = "linear_add(Tensor x, Tensor weight, Tensor? added) -> Tensor"
+LINEAR_SCHEMA = "linear_of_rows(Tensor x, Tensor weight) -> Tensor"
 
 _running = threading.local()  # attention and layer of the running forward
 _libraries: list[torch.library.Library] = []  # a registration lasts as long as its library object
@@ -146,20 +146,20 @@ def _register_operator() -> None:
     def attend(q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, *settings: Any) -> Tensor:
         return _running.attention(_running.layer, q_TNH, k_TGH, v_TGH, attention_params(*settings)).contiguous()
 
-    def linear_add(x: Tensor, weight_FD: Tensor, added: Tensor | None) -> Tensor:
+    def multiply(x: Tensor, weight_FD: Tensor) -> Tensor:
         if x.device.type == "cpu":
-            return F.linear(x, weight_FD) if added is None else F.linear(x, weight_FD) + added
+            return F.linear(x, weight_FD)
         from eyas.kernels.triton_linear import linear  # triton comes with the CUDA build of torch alone
 
-        return linear(x, weight_FD, added)
+        return linear(x, weight_FD)
 
     library.define(LINEAR_SCHEMA)
     torch.library.register_fake(
-        "eyas::linear_add", lambda x, weight, _: x.new_empty((*x.shape[:-1], len(weight))), lib=library
+        "eyas::linear_of_rows", lambda x, weight: x.new_empty((*x.shape[:-1], len(weight))), lib=library
     )
     for device in ("CUDA", "CPU"):
         library.impl("packed_attention", attend, device)
-        library.impl("linear_add", linear_add, device)
+        library.impl("linear_of_rows", multiply, device)
     torch.library.register_fake("eyas::packed_attention", lambda q, *_: q.new_empty(q.shape), lib=library)
     _libraries.append(library)
 
@@ -203,7 +203,9 @@ def _capture(call: _Call, inputs: list[Tensor], others: list[Tensor]) -> _Captur
         for dim in found:  # the first call, which has these inputs, compiles for any number of rows
             torch._dynamo.maybe_mark_dynamic(tensor, dim)
     # The kernels of the compiler, too, start before the previous one has ended, where the device can do that.
-    options = {"triton.enable_pdl": True} if hasattr(torch._inductor.config.triton, "enable_pdl") else {}
+    options: dict[str, Any] = (
+        {"triton.enable_pdl": True} if hasattr(torch._inductor.config.triton, "enable_pdl") else {}
+    )
     return _Captured(torch.compile(exported.graph_module.forward, fullgraph=True, options=options), names)
 
 
@@ -236,26 +238,11 @@ def _merge_linears(graph_module: GraphModule, names: list[list[str]]) -> list[li
 
 
 def _replace_linears(graph_module: GraphModule) -> None:
-    """Lets linear layers without bias run with `triton_linear`, together with the sum of their output and another."""
-    graph: Any = graph_module.graph
-    for node in [node for node in graph.nodes if node.target == LINEAR and len(node.args) == 2]:
-        last, added, user = node, None, next(iter(node.users))
-        if len(node.users) == 1 and user.target == torch.ops.aten.add.Tensor and not user.kwargs:
-            others = [arg for arg in user.args if isinstance(arg, Node) and arg is not node]
-            if others and _same_form(others[0], node):
-                last, added = user, others[0]
-        with graph.inserting_before(last):
-            product = graph.call_function(torch.ops.eyas.linear_add.default, (*node.args, added))
-        product.meta = dict(last.meta)
-        last.replace_all_uses_with(product)
-        for done in dict.fromkeys((last, node)):
-            graph.erase_node(done)
+    """Lets the linear layers without bias run with `triton_linear`, which is faster for one row."""
+    for node in graph_module.graph.nodes:
+        if node.target == LINEAR and len(node.args) == 2:
+            node.target = torch.ops.eyas.linear_of_rows.default
     graph_module.recompile()
-
-
-def _same_form(a: Node, b: Node) -> bool:
-    one, two = a.meta.get("val"), b.meta.get("val")
-    return one is not None and two is not None and one.shape == two.shape and one.dtype == two.dtype
 
 
 def _merge_weights(module: nn.Module, names: list[str]) -> Tensor:
