@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -162,10 +163,19 @@ class ModelRunner:
         return any(drafter.needs_features for drafter in self.drafters)
 
     def write_table(self, writes: Sequence[TableWrite]) -> None:
-        """Writes KV slots into req_to_token, for the work that follows."""
-        slots = self.staging.copy(*(write.slots for write in writes)) if writes else ()
-        for write, slots_X in zip(writes, slots, strict=True):
-            self.pool.req_to_token_RC[write.req_slot, write.column : write.column + len(slots_X)] = slots_X
+        """Writes KV slots into req_to_token in this order, with one operation, for the work that follows."""
+        if not writes:
+            return
+        table_RC = self.pool.req_to_token_RC
+        begins = [write.req_slot * table_RC.shape[1] + write.column for write in writes]
+        cells = np.concatenate([np.arange(x, x + len(w.slots)) for x, w in zip(begins, writes, strict=True)])
+        slots = np.concatenate([write.slots for write in writes])
+        if len({write.req_slot for write in writes}) < len(writes):
+            # The device writes in any order, so of several values for one cell only the last one is kept.
+            cells, first = np.unique(cells[::-1], return_index=True)
+            slots = slots[::-1][first]
+        cells_X, slots_X = self.staging.copy(cells, slots)
+        table_RC.view(-1)[cells_X] = slots_X
 
     def prefill(self, chunks: Sequence[PrefillChunk], num_logprobs: int | None = None) -> PrefillOutput:
         """Runs one forward over the chunks, and samples the next token of each chunk with `samples_token`."""

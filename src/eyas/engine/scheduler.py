@@ -148,14 +148,14 @@ class Scheduler:
         )
         decision = self._policy_for(kind, load).decide(load)
         decided = iter(decision.drafts)
-        drafts = tuple(speculate and next(decided) for speculate in speculates)
+        drafts = tuple([speculate and next(decided) for speculate in speculates])
         shape = decision.arm.shape
         batch = RoundBatch(
             tuple([request.kv.req_slot for request in members]),
             shape,
             nodes=0 if shape is None else len(drafts) + sum(drafts) * (shape.nodes - 1),
             drafts=() if shape is None else drafts,
-            draft_lags=tuple(request.draft_lag_tokens for request in compress(members, drafts)),
+            draft_lags=tuple([request.draft_lag_tokens for request in compress(members, drafts)]),
             num_logprobs=_max_logprobs(asked),
             wants_trees=any(request.wants_rounds for request in asked),
             drafter=kind.drafter,
