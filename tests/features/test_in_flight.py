@@ -1,5 +1,6 @@
 """Batches in flight: the order of launches and reads, their streams, and equal features for every number of devices."""
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +12,13 @@ from tests.features.small import contents
 from torch import Tensor
 
 from eyas.features import capture
-from eyas.features.capture import CaptureConfig, extract_features, run
+from eyas.features.capture import (
+    CaptureConfig,
+    ExtractedFeatures,
+    _launch_one_batch_ahead,
+    extract_features,
+    run,
+)
 from eyas.kernels.dispatch import pack_target
 from eyas.model.target import Target
 
@@ -144,3 +151,25 @@ def test_a_batch_has_its_own_streams_until_it_is_read(target: Target, spread, mo
     with pytest.raises((RuntimeError, AssertionError)):  # one device: no streams, and this one does not exist
         next(extract_features([texts(5)], target, 1))
     assert made == []
+
+
+def test_a_batch_is_read_after_the_next_one_is_launched() -> None:
+    log: list[str] = []
+
+    def extracted() -> Iterator[ExtractedFeatures]:
+        for batch, size in enumerate((2, 1, 3)):
+            log.append(f"forward {batch}")
+            for index in range(size):
+                yield ExtractedFeatures(index, batch, torch.zeros(1, 3), torch.zeros(1, 1))
+
+    def launch(features: ExtractedFeatures) -> str:
+        log.append(f"copy {features.batch}.{features.index}")
+        return f"{features.batch}.{features.index}"
+
+    found = []
+    for one in _launch_one_batch_ahead(extracted(), launch):
+        log.append(f"read {one}")
+        found.append(one)
+    assert found == ["0.0", "0.1", "1.0", "2.0", "2.1", "2.2"]
+    assert log.index("forward 1") < log.index("read 0.0") < log.index("read 0.1") < log.index("forward 2")
+    assert log.index("forward 2") < log.index("read 1.0") < log.index("read 2.0")

@@ -22,13 +22,13 @@ import dataclasses
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain, cycle, islice
+from itertools import chain, count, cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -57,9 +57,12 @@ from eyas.model.attention import AttentionParams, causal_attention
 from eyas.model.layer_ids import has_default_layers
 from eyas.model.target import Target, TargetOutput
 from eyas.model.target_dir import public_name
+from eyas.staging import to_host
 
 Text = tuple[Tensor, Tensor]
 """The token ids and the loss mask of a text: ids_T, loss_mask_T."""
+
+Launched = TypeVar("Launched")
 
 STAGE = "capture"
 POLL_S = 2.0
@@ -282,17 +285,38 @@ def _capture_rows(
     """Yields each shard with its rows, quantized, in the order of its texts. With `online` they have no features."""
     empty = torch.empty(0, 0, dtype=torch.uint8)
     groups = (_to_tensors(task.texts) for task in tasks if not config.online)
-    extracted = extract_features(groups, target, config.batch_tokens)
+    owners = iter([task for task in tasks for _ in task.texts])
+
+    def launch(features: ExtractedFeatures) -> tuple[int, ReadFeatures]:
+        shared = next(owners).texts[features.index].shared
+        return features.index, launch_quantization(features, config.dtype, shared)
+
+    launched = _launch_one_batch_ahead(extract_features(groups, target, config.batch_tokens), launch)
     for task in tasks:
         rows = {i: StoredRow(*pair, (empty, empty), (empty, empty)) for i, pair in enumerate(_to_tensors(task.texts))}
-        for features in islice(extracted, len(rows)):
-            text = task.texts[features.index]
-            pairs = quantize_features(features, config.dtype, text.id, text.shared)
-            rows[features.index] = dataclasses.replace(rows[features.index], aux=pairs[0], hidden=pairs[1])
+        for index, read in islice(launched, len(rows)):
+            text = task.texts[index]
+            aux, hidden = read(text.id)
+            rows[index] = dataclasses.replace(rows[index], aux=aux, hidden=hidden)
             bar.advance(len(text.ids))
         if config.online:
             bar.advance(sum(len(text.ids) for text in task.texts))
         yield task, list(rows.values())
+
+
+def _launch_one_batch_ahead(
+    extracted: Iterable["ExtractedFeatures"], launch: Callable[["ExtractedFeatures"], Launched]
+) -> Iterator[Launched]:
+    """Yields `launch(features)` of each text in order, but only after the next batch has been launched.
+
+    So a CUDA device computes a batch while the host reads the batch before it.
+    """
+    waiting: deque[tuple[int, Launched]] = deque()
+    for features in extracted:
+        while waiting and waiting[0][0] < features.batch:
+            yield waiting.popleft()[1]
+        waiting.append((features.batch, launch(features)))
+    yield from (one for _, one in waiting)
 
 
 def _to_tensors(texts: Sequence[TextRow]) -> list[Text]:
@@ -308,13 +332,18 @@ class ExtractedFeatures:
 
     Attributes:
         index: The index of the text in its group.
+        batch: The number of the batch, over all groups.
         aux_TL: The captured layers of each token, before any norm.
         hidden_UD: The final hidden states of the teacher positions, after the final norm.
     """
 
     index: int
+    batch: int
     aux_TL: Tensor
     hidden_UD: Tensor
+
+
+ReadFeatures = Callable[[str], tuple[CodesAndScales, CodesAndScales]]  # see launch_quantization
 
 
 def prefill_attention(layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
@@ -337,6 +366,7 @@ def extract_features(
     devices = list(dict.fromkeys(weight.device for weight in target.model.parameters()))
     lanes = cycle([[torch.cuda.Stream(d) for d in devices if d.type == "cuda" and len(devices) > 1] for _ in devices])
     launched: deque[Iterator[ExtractedFeatures]] = deque()
+    numbers = count()
     for texts in groups:
         lengths = [len(ids_T) for ids_T, _ in texts]
         for batch in group_by_length(range(len(texts)), lengths.__getitem__, batch_tokens):
@@ -347,14 +377,14 @@ def extract_features(
                 ids_BT = torch.nn.utils.rnn.pad_sequence([texts[index][0] for index in batch], batch_first=True)
                 positions_1T = torch.arange(ids_BT.shape[1], device=devices[0])[None]
                 out = target.forward(ids_BT.to(devices[0]), positions_1T, prefill_attention, want_aux=True)
-            launched.append(_read_batch([(index, *texts[index]) for index in batch], out, streams))
+            launched.append(_read_batch(next(numbers), [(index, *texts[index]) for index in batch], out, streams))
             if len(launched) == len(devices):
                 yield from launched.popleft()
     yield from chain.from_iterable(launched)
 
 
 def _read_batch(
-    batch: Sequence[tuple[int, Tensor, Tensor]], out: TargetOutput, streams: Sequence[torch.cuda.Stream]
+    number: int, batch: Sequence[tuple[int, Tensor, Tensor]], out: TargetOutput, streams: Sequence[torch.cuda.Stream]
 ) -> Iterator[ExtractedFeatures]:
     """Yields the features of a launched batch. A CUDA device computes them on these streams."""
     for stream in streams:
@@ -362,28 +392,37 @@ def _read_batch(
     assert out.aux_BTL is not None
     for slot, (index, ids_T, mask_T) in enumerate(batch):
         hidden_TD, aux_TL = out.hidden_BTD[slot, : len(ids_T)], out.aux_BTL[slot, : len(ids_T)]
-        yield ExtractedFeatures(index, aux_TL, hidden_TD[teacher_positions(mask_T).to(hidden_TD.device)])
+        yield ExtractedFeatures(index, number, aux_TL, hidden_TD[teacher_positions(mask_T).to(hidden_TD.device)])
 
 
-def quantize_features(
-    features: ExtractedFeatures, dtype: StoredDtype, row_id: str, shared: int = 0
-) -> tuple[CodesAndScales, CodesAndScales]:
-    """Returns the aux features and the final hidden states as codes and scales on the CPU.
+def launch_quantization(features: ExtractedFeatures, dtype: StoredDtype, shared: int = 0) -> ReadFeatures:
+    """Quantizes the features of one text and copies them to the CPU. A CUDA device does so later, without waiting.
 
     Args:
-        features: The features of one text.
+        features: The features.
         dtype: The stored dtype.
-        row_id: The id of the row, for the error message.
         shared: The number of first tokens whose aux features are left out, because the row before stores them.
 
-    Raises:
-        StageError: If a feature of row `row_id` is NaN or infinite.
+    Returns:
+        A function that waits for the copy and returns the aux features and the final hidden states as codes and scales.
+        Its argument is the id of the row. It raises StageError if a feature is NaN or infinite.
     """
     pairs = quantize(features.aux_TL[shared:], NUM_AUX_LAYERS, dtype), quantize(features.hidden_UD, 1, dtype)
-    if not all(is_finite(*pair) for pair in pairs):
-        raise _not_finite_error(row_id)
-    (aux, aux_scales), (hidden, hidden_scales) = pairs
-    return (aux.cpu(), aux_scales.cpu()), (hidden.cpu(), hidden_scales.cpu())
+    device_parts = [part for pair in pairs for part in pair] + [is_finite(*pair) for pair in pairs]
+    devices = {part.device for part in device_parts if part.device.type == "cuda"}
+    parts = [to_host(part) for part in device_parts] if devices else device_parts
+    events = [torch.cuda.current_stream(device).record_event() for device in devices]
+
+    def read(row_id: str) -> tuple[CodesAndScales, CodesAndScales]:
+        for event in events:
+            event.synchronize()
+        if not all(parts[4:]):
+            raise _not_finite_error(row_id)
+        # Pinned memory is freed for the next batches.
+        aux, aux_scales, hidden, hidden_scales = (part.clone() if events else part for part in parts[:4])
+        return (aux, aux_scales), (hidden, hidden_scales)
+
+    return read
 
 
 def _not_finite_error(row_id: str) -> StageError:

@@ -71,9 +71,9 @@ def quantize(x_TL: Tensor, num_groups: int, dtype: StoredDtype) -> tuple[Tensor,
     return codes_TGD.to(CODE_DTYPES[dtype]).flatten(-2), scales_TG
 
 
-def is_finite(codes_TL: Tensor, scales_TG: Tensor) -> bool:
-    """Returns True if every value was finite before `quantize`. Otherwise a scale or a code is NaN or infinite."""
-    return bool((scales_TG if scales_TG.shape[-1] else codes_TL).isfinite().all())
+def is_finite(codes_TL: Tensor, scales_TG: Tensor) -> Tensor:
+    """Returns True (a scalar) if every value was finite before `quantize`. Otherwise a scale or code is not finite."""
+    return (scales_TG if scales_TG.shape[-1] else codes_TL).isfinite().all()
 
 
 def dequantize(codes_TL: Tensor, scales_TG: Tensor, dtype: torch.dtype) -> Tensor:

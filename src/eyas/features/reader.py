@@ -14,7 +14,7 @@ from torch import Tensor
 from eyas.base.errors import InputError
 from eyas.base.provenance import StageInputs, digest_json, require_finished
 from eyas.base.storage import StoragePath
-from eyas.features.capture import extract_features, quantize_features
+from eyas.features.capture import extract_features, launch_quantization
 from eyas.features.examples import group_by_length
 from eyas.features.layout import Row, Split
 from eyas.features.quantize import dequantize
@@ -168,7 +168,7 @@ class Features:
         manifest, texts = self.manifest, [(stored.ids_T, stored.loss_mask_T) for _, stored in batch]
         extracted = {one.index: one for one in extract_features([texts], self._target, manifest.batch_tokens)}
         for number, (index, stored) in enumerate(batch):
-            pairs = quantize_features(extracted[number], manifest.dtype, manifest.rows[index].id)
+            pairs = launch_quantization(extracted[number], manifest.dtype)(manifest.rows[index].id)
             yield self._to_row(index, stored, *pairs)
 
     def _to_row(self, index: int, stored: StoredRow, aux: CodesAndScales, hidden: CodesAndScales) -> Row:
