@@ -27,8 +27,8 @@ from training_fixtures import make_target, write_conversations
 
 from eyas.chat.conversation import read_conversation_dir
 from eyas.features import capture
-from eyas.features.capture import prefill_attention
 from eyas.features.examples import build_text_rows
+from eyas.features.extract import prefill_attention
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
 from eyas.tree.intervals import median_interval

@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM
 from eyas.base.errors import InputError
 from eyas.base.provenance import StageInputs, finish_stage, read_provenance
 from eyas.chat.conversation import Conversation, Message, Turn, read_conversation_dir
-from eyas.features.capture import CaptureConfig, prefill_attention, run
+from eyas.features.capture import CaptureConfig, run
 from eyas.features.examples import TextRow, assign_splits, build_text_rows
+from eyas.features.extract import prefill_attention
 from eyas.features.layout import teacher_positions
 from eyas.features.reader import Features
 from eyas.model.target import Target
@@ -26,7 +27,6 @@ import os, signal, sys, torch
 from pathlib import Path
 from eyas.base.progress import Progress
 from eyas.features.capture import CaptureConfig, run
-from eyas.features.capture import prefill_attention
 from eyas.model.target import Target
 torch.set_num_threads(1)
 advance = Progress.advance

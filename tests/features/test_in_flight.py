@@ -11,14 +11,9 @@ import torch
 from tests.features.small import contents
 from torch import Tensor
 
-from eyas.features import capture
-from eyas.features.capture import (
-    CaptureConfig,
-    ExtractedFeatures,
-    _launch_one_batch_ahead,
-    extract_features,
-    run,
-)
+from eyas.features import extract
+from eyas.features.capture import CaptureConfig, _launch_one_batch_ahead, run
+from eyas.features.extract import ExtractedFeatures, extract_features
 from eyas.kernels.dispatch import pack_target
 from eyas.model.target import Target
 
@@ -32,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def spread(target: Target, monkeypatch: pytest.MonkeyPatch):
     """Makes the target say that its layers are on these devices. It computes on the CPU all the same."""
     pack_target(target)
-    monkeypatch.setattr(capture, "pack_target", lambda target: None)  # it changes the weights
+    monkeypatch.setattr(extract, "pack_target", lambda target: None)  # it changes the weights
 
     def say(*names: str) -> None:
         facts = {"dtype": torch.float32, "is_floating_point": lambda: True}
@@ -46,7 +41,7 @@ def spread(target: Target, monkeypatch: pytest.MonkeyPatch):
 def events(target: Target, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The order of launched forwards and of batches whose features are read."""
     happened: list[str] = []
-    forward, read = target.forward, capture._read_batch
+    forward, read = target.forward, extract._read_batch
 
     def launch(*args, **kwargs):
         happened.append("launch")
@@ -56,7 +51,7 @@ def events(target: Target, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         yield from (happened.append("read") or one if number == 0 else one for number, one in enumerate(read(*args)))
 
     monkeypatch.setattr(target, "forward", launch)
-    monkeypatch.setattr(capture, "_read_batch", note)
+    monkeypatch.setattr(extract, "_read_batch", note)
     return happened
 
 

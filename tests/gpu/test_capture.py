@@ -10,7 +10,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("dtype", ["fp8", "int8", "bfloat16"])
 def test_copied_features_equal_those_of_the_cpu(dtype: StoredDtype):
-    from eyas.features.capture import ExtractedFeatures, launch_quantization
+    from eyas.features.extract import ExtractedFeatures, launch_quantization
 
     aux_TL, hidden_UD = torch.randn(40, 3 * 64).bfloat16(), torch.randn(30, 64).bfloat16()
     wanted = launch_quantization(ExtractedFeatures(0, 0, aux_TL, hidden_UD), dtype, 5)("row")
@@ -25,7 +25,7 @@ def test_copied_features_equal_those_of_the_cpu(dtype: StoredDtype):
 
 def test_a_feature_that_is_not_finite_names_its_row():
     from eyas.base.errors import StageError
-    from eyas.features.capture import ExtractedFeatures, launch_quantization
+    from eyas.features.extract import ExtractedFeatures, launch_quantization
 
     aux_TL, hidden_UD = torch.randn(4, 3 * 64).cuda(), torch.full((2, 64), float("nan")).cuda()
     read = launch_quantization(ExtractedFeatures(0, 0, aux_TL, hidden_UD), "fp8")

@@ -12,7 +12,7 @@ from tests.model.families import FAMILIES, REACH, Family, family_target
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from eyas.features.capture import prefill_attention
+from eyas.features.extract import prefill_attention
 from eyas.model.attention import AttentionParams, DenseAttention
 from eyas.model.submodules import all_rope_parameters, find_layers
 from eyas.model.target import Target, load_target_without_layers

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from eyas.base.errors import InputError, UsageError
 from eyas.cli import main
 from eyas.costs.cost_model import Rates
-from eyas.features.capture import extract_features
+from eyas.features.extract import extract_features
 from eyas.model import target as loading
 from eyas.model.devices import own_memory
 from eyas.model.target import Target

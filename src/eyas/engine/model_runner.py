@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +24,7 @@ from eyas.engine.cuda_graphs import CudaGraphRecorder, RoundGraphs
 from eyas.engine.sampler import Sampler, SamplerBatch
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
 from eyas.memory.future_map import FutureMap
-from eyas.memory.kv_cache_manager import TableWrite
+from eyas.memory.kv_cache_manager import TableWrite, merge_writes
 from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import PackedAttention
 from eyas.model.target import Target, TargetOutput
@@ -163,19 +162,11 @@ class ModelRunner:
         return any(drafter.needs_features for drafter in self.drafters)
 
     def write_table(self, writes: Sequence[TableWrite]) -> None:
-        """Writes KV slots into req_to_token in this order, with one operation, for the work that follows."""
-        if not writes:
-            return
-        table_RC = self.pool.req_to_token_RC
-        begins = [write.req_slot * table_RC.shape[1] + write.column for write in writes]
-        cells = np.concatenate([np.arange(x, x + len(w.slots)) for x, w in zip(begins, writes, strict=True)])
-        slots = np.concatenate([write.slots for write in writes])
-        if len({write.req_slot for write in writes}) < len(writes):
-            # The device writes in any order, so of several values for one cell only the last one is kept.
-            cells, first = np.unique(cells[::-1], return_index=True)
-            slots = slots[::-1][first]
-        cells_X, slots_X = self.staging.copy(cells, slots)
-        table_RC.view(-1)[cells_X] = slots_X
+        """Writes KV slots into req_to_token with one operation, for the work that follows."""
+        if writes:
+            table_RC = self.pool.req_to_token_RC
+            cells_X, slots_X = self.staging.copy(*merge_writes(writes, table_RC.shape[1]))
+            table_RC.view(-1)[cells_X] = slots_X
 
     def prefill(self, chunks: Sequence[PrefillChunk], num_logprobs: int | None = None) -> PrefillOutput:
         """Runs one forward over the chunks, and samples the next token of each chunk with `samples_token`."""

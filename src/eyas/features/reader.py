@@ -14,8 +14,8 @@ from torch import Tensor
 from eyas.base.errors import InputError
 from eyas.base.provenance import StageInputs, digest_json, require_finished
 from eyas.base.storage import StoragePath
-from eyas.features.capture import extract_features, launch_quantization
 from eyas.features.examples import group_by_length
+from eyas.features.extract import extract_features, launch_quantization
 from eyas.features.layout import Row, Split
 from eyas.features.quantize import dequantize
 from eyas.features.shard import CodesAndScales, ShardReader, StoredRow

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eyas.memory.kv_pool import KVPool, Slots
 from eyas.memory.prefix_cache import PrefixCache, PrefixMatch, RadixNode
@@ -29,6 +30,24 @@ class TableWrite:
     req_slot: int
     column: int
     slots: Slots
+
+
+def merge_writes(writes: Sequence[TableWrite], num_columns: int) -> tuple[NDArray[np.int64], Slots]:
+    """Returns the cells of all writes, as indices into the flat req_to_token, and their slots.
+
+    The device makes the writes in any order. So of several writes to one cell only the last one is returned.
+
+    Args:
+        writes: one or more writes, in order.
+        num_columns: the columns of req_to_token.
+    """
+    begins = [write.req_slot * num_columns + write.column for write in writes]
+    cells = np.concatenate([np.arange(x, x + len(w.slots)) for x, w in zip(begins, writes, strict=True)])
+    slots = np.concatenate([write.slots for write in writes])
+    if len({write.req_slot for write in writes}) < len(writes):
+        cells, first = np.unique(cells[::-1], return_index=True)
+        slots = slots[::-1][first]
+    return cells, slots
 
 
 @dataclass(eq=False)

@@ -29,7 +29,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList
 from eyas.engine.request import Request, StopCriteria
 from eyas.engine.scheduler import PREFILL_CHUNK, RoundWork
-from eyas.features.capture import prefill_attention
+from eyas.features.extract import prefill_attention
 from eyas.features.layout import NUM_AUX_LAYERS, Row, teacher_positions
 from eyas.features.reader import Features
 from eyas.model.devices import DTYPES
