@@ -1,0 +1,50 @@
+"""Renders Kubernetes objects from the YAML templates in `templates/`. `kubernetes` and `kubernetes_jobs` call it."""
+
+import json
+from functools import cache
+from typing import Any
+
+import jinja2
+import yaml
+
+from eyas.deploy.config import KubernetesConfig
+from eyas.deploy.launch import Json
+
+
+def app_labels(app: str, component: str) -> dict[str, str]:
+    """Returns the labels by which selectors find the pods of an application."""
+    return {"app.kubernetes.io/name": app, "app.kubernetes.io/component": component}
+
+
+def render_manifest(template: str, config: KubernetesConfig, name: str, labels: dict[str, str], **values: Any) -> Json:
+    """Renders a template of `templates/`.
+
+    Args:
+        template: The name of its file, without `.yaml.jinja`.
+        config: The recipe's table [deploy.kubernetes].
+        name: The name of the objects in the cluster.
+        labels: The labels of the objects and their pods, from `app_labels`.
+        values: The other variables of the template.
+    """
+    all_labels = {"app.kubernetes.io/managed-by": "eyas", **labels}
+    metadata = {"name": name, "namespace": config.namespace, "labels": all_labels}
+    text = (
+        _environment()
+        .get_template(f"{template}.yaml.jinja")
+        .render(config=config, labels=labels, metadata=metadata, **values)
+    )
+    return yaml.safe_load(text)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("eyas.deploy"),
+        finalize=lambda value: json.dumps(value, ensure_ascii=False),  # JSON is YAML: no value needs quotes there
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["combine"] = lambda table, **more: {**table, **more}
+    return environment
