@@ -1,4 +1,4 @@
-"""Renders Kubernetes objects from the YAML templates in `templates/`. `kubernetes` and `kubernetes_jobs` call it."""
+"""Renders the YAML templates in `templates/`: Kubernetes objects, and requests to Vertex AI."""
 
 import json
 from functools import cache
@@ -17,7 +17,7 @@ def app_labels(app: str, component: str) -> dict[str, str]:
 
 
 def render_manifest(template: str, config: KubernetesConfig, name: str, labels: dict[str, str], **values: Any) -> Json:
-    """Renders a template of `templates/`.
+    """Renders a template of one or more Kubernetes objects.
 
     Args:
         template: The name of its file, without `.yaml.jinja`.
@@ -28,12 +28,12 @@ def render_manifest(template: str, config: KubernetesConfig, name: str, labels: 
     """
     all_labels = {"app.kubernetes.io/managed-by": "eyas", **labels}
     metadata = {"name": name, "namespace": config.namespace, "labels": all_labels}
-    text = (
-        _environment()
-        .get_template(f"{template}.yaml.jinja")
-        .render(config=config, labels=labels, metadata=metadata, **values)
-    )
-    return yaml.safe_load(text)
+    return render_template(template, config=config, labels=labels, metadata=metadata, **values)
+
+
+def render_template(name: str, **values: Any) -> Json:
+    """Renders a template of `templates/` and reads it as YAML."""
+    return yaml.safe_load(_environment().get_template(f"{name}.yaml.jinja").render(values))
 
 
 @cache
