@@ -8,38 +8,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from eyas.base.config import load_toml
 from eyas.engine.async_engine import EngineStats
 from eyas.engine.canary import CanaryStatus
 from eyas.engine.counters import STEP_BOUNDS, EngineCounters
-from eyas.server.request_metrics import RequestMetrics, build_histogram
+from eyas.server.request_metrics import TABLES, RequestMetrics, build_histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FINISH_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}  # eyas's -> vLLM's
 MIN_PERIOD_S = 1.0  # of the throughput
-# Metric -> its other names: old ones of vLLM, and those of SGLang. A counter's own name is that name without `_total`,
-# which vLLM's k8s dashboard asks for.
-ALIASES = {
-    "vllm:kv_cache_usage_perc": ("vllm:gpu_cache_usage_perc", "sglang:token_usage"),
-    "vllm:inter_token_latency_seconds": ("vllm:time_per_output_token_seconds", "sglang:inter_token_latency_seconds"),
-    "vllm:time_to_first_token_seconds": ("sglang:time_to_first_token_seconds",),
-    "vllm:e2e_request_latency_seconds": ("sglang:e2e_request_latency_seconds",),
-    "vllm:num_requests_running": ("sglang:num_running_reqs",),
-    "vllm:num_requests_waiting": ("sglang:num_queue_reqs",),
-    "vllm:prompt_tokens": ("sglang:prompt_tokens",),
-    "vllm:generation_tokens": ("sglang:generation_tokens",),
-    "vllm:prefix_cache_hits": ("vllm:prompt_tokens_cached", "sglang:cached_tokens", "vllm:prefix_cache_hits"),
-    "vllm:prefix_cache_queries": ("vllm:prefix_cache_queries",),
-}
-
-TEXTS = load_toml(Path(__file__).with_name("metrics.toml"))
 FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
@@ -97,7 +79,7 @@ class ServerMetrics(Collector):
             samples = _without_created(metric)
             metric.samples = [sample._replace(labels={**self.labels, **sample.labels}) for sample in samples]
             yield metric
-            yield from (_renamed(metric, name) for name in ALIASES.get(metric.name, ()))
+            yield from (_renamed(metric, name) for name in TABLES["alias"].get(metric.name, ()))
         for metric in chain(*(collector.collect() for collector in self.requests.http_collectors)):
             metric.samples = _without_created(metric)
             yield metric
@@ -137,14 +119,14 @@ def _renamed(metric: Metric, name: str) -> Metric:
 def _build_metrics(values: Mapping[str, float | Mapping[str, float]]) -> Iterator[Metric]:
     """Yields metrics of metrics.toml. values: name -> value; for a metric with a label: name -> label -> value."""
     for name, value in values.items():
-        kind, family = next((kind, family) for kind, family in FAMILIES.items() if name in TEXTS[kind])
+        kind, family = next((kind, family) for kind, family in FAMILIES.items() if name in TABLES[kind])
         if isinstance(value, Mapping):
-            metric = family(name, TEXTS[kind][name], labels=[TEXTS["label"][name]])
+            metric = family(name, TABLES[kind][name], labels=[TABLES["label"][name]])
             for label, part in value.items():
                 metric.add_metric([label], part)
             yield metric
         else:
-            yield family(name, TEXTS[kind][name], value)
+            yield family(name, TABLES[kind][name], value)
 
 
 def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
