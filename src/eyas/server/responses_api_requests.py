@@ -3,7 +3,7 @@
 The server keeps no responses: clients send the whole conversation as `input`, and get output items that fit there.
 """
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
@@ -188,37 +188,35 @@ class ResponsesRequest(requests.IgnoredParameters):
         """Returns the chat request with the same meaning."""
         has_logprobs = LOGPROBS in (self.include or ())
         shared = ("model", "temperature", "top_p", "parallel_tool_calls", "stream", "user", "metadata")
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         parameters = {name: getattr(self, name) for name in shared} | {
-            "messages": [*self._system_messages(), *_to_messages(self.input)],
+            "messages": [*system, *_to_messages(self.input)],
             "max_tokens": self.max_output_tokens,
             "logprobs": has_logprobs or None,
             "top_logprobs": self.top_logprobs if has_logprobs else None,
-            "tools": None if self.tools is None else [_to_tool(tool) for tool in self.tools],
-            "tool_choice": _to_choice(self.tool_choice) if self.tools else None,
-            "response_format": None if self.text is None else _to_format(self.text.format),
+            "tools": None if self.tools is None else [_nest(tool) for tool in self.tools],
+            "tool_choice": _nest(self.tool_choice) if self.tools else None,
+            "response_format": None if self.text is None else _nest(self.text.format),
             "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
         }
         return requests.ChatRequest.model_validate(parameters)
-
-    def _system_messages(self) -> list[chat.SystemMessage]:
-        return [] if not self.instructions else [chat.SystemMessage(role="system", content=self.instructions)]
 
 
 def _text(content: str | list[InputText] | None) -> str:
     return content if isinstance(content, str) else "\n".join(part.text for part in content or ())
 
 
-def _to_messages(items: str | list[InputItem]) -> list[chat.ChatMessage]:
+def _to_messages(items: str | list[InputItem]) -> list[dict[str, Any]]:
     """Returns the chat messages. Reasoning, text and calls of one turn become one message of the assistant."""
     if isinstance(items, str):
-        return [chat.UserMessage(role="user", content=items)]
-    messages: list[chat.ChatMessage] = []
+        return [{"role": "user", "content": items}]
+    messages: list[dict[str, Any]] = []
     turn: dict[str, Any] = {}
 
     def end_turn() -> None:
         if turn:
             content = turn.pop("content", None if "tool_calls" in turn else "")  # reasoning may be empty, and alone
-            messages.append(chat.AssistantMessage(role="assistant", content=content, **turn))
+            messages.append({"role": "assistant", "content": content, **turn})
             turn.clear()
 
     for item in items:
@@ -228,7 +226,7 @@ def _to_messages(items: str | list[InputItem]) -> list[chat.ChatMessage]:
                 end_turn()
             turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), thoughts)))
         elif isinstance(item, CallItem):
-            call = chat.ToolCall(id=item.call_id, function=chat.FunctionCall(name=item.name, arguments=item.arguments))
+            call = {"id": item.call_id, "function": {"name": item.name, "arguments": item.arguments}}
             turn["tool_calls"] = [*turn.get("tool_calls", ()), call]
         elif isinstance(item, MessageItem) and item.role == "assistant":
             if "content" in turn or "tool_calls" in turn:
@@ -241,37 +239,17 @@ def _to_messages(items: str | list[InputItem]) -> list[chat.ChatMessage]:
     return messages
 
 
-def _to_message(item: MessageItem | CallOutputItem) -> chat.ChatMessage:
+def _to_message(item: MessageItem | CallOutputItem) -> dict[str, Any]:
     if isinstance(item, CallOutputItem):
-        return chat.ToolMessage(role="tool", content=_text(item.output), tool_call_id=item.call_id)
-    if item.role == "user":
-        return chat.UserMessage(role="user", content=_text(item.content))
-    return chat.SystemMessage(role=cast(Literal["system", "developer"], item.role), content=_text(item.content))
+        return {"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id}
+    return {"role": item.role, "content": _text(item.content)}
 
 
-def _to_tool(tool: FunctionTool) -> chat.Tool:
-    return chat.Tool.model_validate(
-        {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
-    )
-
-
-def _to_choice(choice: str | NamedTool | NamedTools | None) -> Any:
-    if isinstance(choice, NamedTool):
-        return _to_reference(choice)
-    if isinstance(choice, NamedTools):
-        tools = [_to_reference(tool) for tool in choice.tools]
-        return chat.AllowedTools(type="allowed_tools", allowed_tools=chat.AllowedToolSet(mode=choice.mode, tools=tools))
-    return choice
-
-
-def _to_reference(tool: NamedTool) -> chat.ToolReference:
-    return chat.ToolReference(type="function", function=chat.FunctionReference(name=tool.name))
-
-
-def _to_format(
-    form: requests.TextFormat | requests.JsonObjectFormat | SchemaFormat | None,
-) -> requests.ResponseFormat | None:
-    if not isinstance(form, SchemaFormat):
-        return form
-    schema = form.model_dump(exclude={"type"}, exclude_none=True, by_alias=True)
-    return requests.JsonSchemaFormat.model_validate({"type": "json_schema", "json_schema": schema})
+def _nest(value: Any) -> Any:
+    """Puts the fields beside `type` into an object with the name of the type, as the chat API has them."""
+    if not isinstance(value, FunctionTool | NamedTool | NamedTools | SchemaFormat):
+        return value
+    fields = value.model_dump(exclude={"type", "tools"}, exclude_none=True, by_alias=True)
+    if isinstance(value, NamedTools):
+        fields["tools"] = [_nest(tool) for tool in value.tools]
+    return {"type": value.type, value.type: fields}
