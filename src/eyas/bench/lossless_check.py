@@ -14,6 +14,7 @@ import transformers
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from eyas.base.errors import InputError
+from eyas.base.json_parser import parse_json
 from eyas.base.progress import Progress
 from eyas.base.storage import write_atomic
 from eyas.bench.workload import Prompt
@@ -151,10 +152,8 @@ def write_references(path: Path, references: References) -> None:
 def read_references(path: Path) -> References:
     """Reads a file that `write_references` wrote. Raises InputError if it is missing or damaged."""
     try:
-        raw = json.loads(path.read_bytes())
-        answers = {str(name): tuple(ids) for name, ids in raw["answers"].items()}
-        return References(raw["target_digest"], raw["max_tokens"], raw["reference"], answers)
+        return parse_json(References, path.read_bytes())
     except OSError as error:
         raise InputError(f"The reference answers {path} cannot be read: {error.strerror}", REMAKE) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except ValueError:
         raise InputError(f"{path} does not contain reference answers", REMAKE) from None
