@@ -1,12 +1,13 @@
 """Renders the YAML templates in `templates/`: Kubernetes objects, and requests to Vertex AI."""
 
 import json
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jinja2
 import yaml
 
+from eyas.base.templates import template_environment
 from eyas.deploy.config import KubernetesConfig
 from eyas.deploy.launch import Json
 
@@ -38,13 +39,7 @@ def render_template(name: str, **values: Any) -> Json:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("eyas.deploy"),
-        finalize=lambda value: json.dumps(value, ensure_ascii=False),  # JSON is YAML: no value needs quotes there
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    to_yaml = partial(json.dumps, ensure_ascii=False)  # JSON is YAML: no value needs quotes there
+    environment = template_environment("eyas.deploy", keep_trailing_newline=True, finalize=to_yaml)
     environment.filters["combine"] = lambda table, **more: {**table, **more}
     return environment
