@@ -18,7 +18,7 @@ from typing import Any
 from eyas.base.provenance import digest_file
 from eyas.base.storage import write_atomic
 from eyas.evalsets import FAMILIES, example
-from eyas.evalsets.ngram_hashes import HASHES, NGRAM_SIZES, NgramHashes, hash_records
+from eyas.evalsets.ngram_hashes import FORMAT_VERSION, HASHES, NGRAM_SIZES, NgramHashes, hash_records
 
 # name -> source, license, the key of the user's text
 PUBLIC = {
@@ -45,6 +45,13 @@ def main() -> None:
     _write(arguments.out, hash_records("eyas-eval", _own(), NGRAM_SIZES, unit="record"), origin)
 
 
+def to_bytes(made: NgramHashes) -> bytes:
+    """Returns the content of a file of hashes."""
+    counts = {str(n): len(hashes) for n, hashes in made.hashes.items()}
+    header = json.dumps({"eyas_ngrams": FORMAT_VERSION, **made.header, "counts": counts})
+    return b"".join([header.encode(), b"\n", *(hashes.astype("<u8").tobytes() for hashes in made.hashes.values())])
+
+
 def _texts(path: Path, key: str) -> Iterator[list[str]]:
     with path.open(encoding="utf-8") as file:
         for line in file:
@@ -60,7 +67,7 @@ def _own() -> Iterator[list[str]]:
 
 
 def _write(out: Path, made: NgramHashes, origin: dict[str, str]) -> None:
-    data = replace(made, header={**made.header, **origin}).to_bytes()
+    data = to_bytes(replace(made, header={**made.header, **origin}))
     write_atomic(out / f"{made.name}.bin", data)
     print(f"{made.name}: {made.header['records']} records, {len(data) / 1e3:.0f} kB")
 

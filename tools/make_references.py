@@ -7,17 +7,25 @@ script again after a change of the target. Takes minutes for the embedded target
 """
 
 import argparse
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import transformers
 from transformers import AutoTokenizer
 
-from eyas.bench.lossless_check import generate_references, write_references
+from eyas.base.storage import write_atomic
+from eyas.bench.lossless_check import References, generate_references
 from eyas.bench.workload import interleave_tasks, load_eval_prompts
 from eyas.evalsets import FAMILIES
 from eyas.model.target_dir import EMBEDDED, resolve_target
 
 OUT = Path(__file__).parents[1] / "src" / "eyas" / "embedded" / "references.json"
+
+
+def write_references(path: Path, references: References) -> None:
+    """Writes compact JSON on one line, atomically."""
+    write_atomic(path, json.dumps(asdict(references), separators=(",", ":")) + "\n")
 
 
 def main() -> None:

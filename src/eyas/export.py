@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from eyas.base import provenance
 from eyas.base.errors import InputError, StageError
 from eyas.base.provenance import Provenance, StageInputs, digest_file, digest_json, has_provenance, read_provenance
 from eyas.base.storage import write_atomic, write_json_atomic
+from eyas.base.templates import template_environment
 from eyas.data.ledger.cards import render_data_section
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import ACCEPTANCE_FILE, CONFIG_FILE, StoredHead, digest_head, read_head
@@ -202,12 +202,10 @@ def render_readme(
 
 
 def _load_template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
-    )
+    environment = template_environment("eyas", ".", keep_trailing_newline=True)
     environment.filters["json"] = json.dumps
     environment.filters["cell"] = lambda value: str(value).replace("|", "\\|")
-    return environment.from_string(files("eyas").joinpath("export_readme.md.jinja").read_text(encoding="utf-8"))
+    return environment.get_template("export_readme.md.jinja")
 
 
 def _build_front_matter(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from make_references import write_references
 from peer_transformers import PeerComparison, TokenTimer, compare_with_generate
 from tests.bench.tiny_pair import TinyPair
 
@@ -15,7 +16,6 @@ from eyas.bench.lossless_check import (
     generate_references,
     load_reference_model,
     read_references,
-    write_references,
 )
 from eyas.bench.workload import interleave_tasks
 from eyas.model.target_dir import digest_target

@@ -9,7 +9,7 @@ from eyas.chat.conversation import (
     ToolCall,
     Turn,
     parse_conversation,
-    parse_message,
+    parse_messages,
     read_conversation_dir,
     read_conversations,
 )
@@ -40,17 +40,20 @@ CALLED = {
 
 
 def test_reasoning_tool_calls_and_where_ids_come_from_are_kept():
-    found = parse_conversation(CALLED, "x")
+    found = parse_conversation(json.dumps(CALLED).encode(), "x")
     assert found.to_json() == CALLED
     message = Message("assistant", "", reasoning="I add.", tool_calls=(ToolCall("c1", "add", '{"a": 1'),))
-    assert found.messages[1] == message == parse_message(message.to_json(), "x")
+    assert found.messages[1] == message == parse_messages([message.to_json()], "x")[0]
     assert found.turns[0].ids_source == "rendered"
-    assert parse_conversation(ANSWERED, "x").turns[0].ids_source == "generated"
+    assert parse_conversation(json.dumps(ANSWERED).encode(), "x").turns[0].ids_source == "generated"
 
 
 def test_the_records_of_the_design_come_back_as_they_were(tmp_path):
     path = tmp_path / "part.jsonl"
-    path.write_bytes(parse_conversation(PROMPT, "x").to_line() + parse_conversation(ANSWERED, "x").to_line())
+    path.write_bytes(
+        parse_conversation(json.dumps(PROMPT).encode(), "x").to_line()
+        + parse_conversation(json.dumps(ANSWERED).encode(), "x").to_line()
+    )
     assert [json.loads(line) for line in path.read_bytes().splitlines()] == [PROMPT, ANSWERED]
     prompt, answered = read_conversations(path)
     assert prompt == Conversation(
@@ -68,43 +71,58 @@ def _calls(call):
     ("change", "match"),
     [
         ({"extra": 1}, "unknown key 'extra'"),
-        ({"id": 3}, "id is not a string"),
+        ({"id": 3}, "id must be a string"),
         ({"messages": []}, "messages is empty"),
         (
             {"messages": [{"role": "tool", "content": "x"}]},
-            "the role of a message is not one of system, user, assistant",
+            "messages.0.role must be one of 'system', 'user' or 'assistant'",
         ),
-        ({"messages": [{"role": "user", "content": None}]}, "content is not a string"),
-        ({"messages": [{"role": "user", "content": "\ud800"}]}, "half a surrogate"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages.0.content must be a string"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "hex escape"),
         (
             {"messages": [*ANSWERED["messages"], {"role": "system", "content": "x"}]},
             "a system message is not the first",
         ),
-        ({"messages": [{"role": "user", "content": "x", "reasoning_content": "y"}]}, "unknown key 'reasoning_content'"),
         (
-            {"messages": [{"role": "user", "content": "x", "tool_calls": []}]},
-            "a message has the unknown key 'tool_calls'",
+            {"messages": [{"role": "user", "content": "x", "reasoning_content": "y"}]},
+            "a message that is not of the assistant has reasoning_content",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]},
+            "a message that is not of the assistant has reasoning_content or tool_calls",
         ),
         (
             {"messages": [{"role": "assistant", "content": "x", "reasoning_content": 3}]},
-            "reasoning_content is not a string",
+            "messages.0.reasoning_content must be a string",
         ),
-        ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [3]}]}, "a tool call is not a JSON object"),
-        (_calls({**CALL, "type": "x"}), "the type of a tool call is not function"),
-        (_calls({**CALL, "function": {"name": "x"}}), "the function of a tool call has no 'arguments'"),
-        (_calls({**CALL, "function": {"name": "x", "arguments": {}}}), "arguments is not a string"),
-        ({"turns": [{**CALLED["turns"][0], "ids": "guessed"}]}, "ids is not one of generated, rendered"),
-        ({"tags": {"task": 3}}, "tags.task is not a string"),
-        ({"changed": {"PERSON": -1}}, "changed.PERSON is not a whole number"),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "tool_calls": [3]}]},
+            "messages.0.tool_calls.0 must be a JSON object",
+        ),
+        (_calls({**CALL, "type": "x"}), "messages.0.tool_calls.0.type must be one of 'function'"),
+        (_calls({**CALL, "function": {"name": "x"}}), "messages.0.tool_calls.0.function has no 'arguments'"),
+        (
+            _calls({**CALL, "function": {"name": "x", "arguments": {}}}),
+            "messages.0.tool_calls.0.function.arguments must be a string",
+        ),
+        ({"turns": [{**CALLED["turns"][0], "ids": "guessed"}]}, "turns.0.ids must be one of 'generated' or 'rendered'"),
+        ({"tags": {"task": 3}}, "tags.task must be a string"),
+        ({"changed": {"PERSON": -1}}, "changed.PERSON must be at least 0"),
         ({"turns": [*ANSWERED["turns"], *ANSWERED["turns"]]}, "2 turns for 1 assistant messages"),
         ({"turns": [{"token_ids": [1], "loss_mask": [], "finish": "stop"}]}, "1 token ids, but 0 entries in loss_mask"),
         ({"turns": [{"token_ids": [], "loss_mask": [], "finish": "stop"}]}, "a turn has no token ids"),
-        ({"turns": [{"token_ids": [True], "loss_mask": [True], "finish": "stop"}]}, "a token id is not a whole"),
+        (
+            {"turns": [{"token_ids": [True], "loss_mask": [True], "finish": "stop"}]},
+            "turns.0.token_ids.0 must be a whole number",
+        ),
         (
             {"turns": [{"token_ids": [1], "loss_mask": [1], "finish": "stop"}]},
-            "loss_mask is not a list of true and false",
+            "turns.0.loss_mask.0 must be true or false",
         ),
-        ({"turns": [{"token_ids": [1], "loss_mask": [True], "finish": "eos"}]}, "finish is not one of stop, length"),
+        (
+            {"turns": [{"token_ids": [1], "loss_mask": [True], "finish": "eos"}]},
+            "turns.0.finish must be one of 'stop' or 'length'",
+        ),
     ],
 )
 def test_a_wrong_record_is_named_by_file_and_line(tmp_path, change, match):
@@ -118,10 +136,10 @@ def test_a_wrong_record_is_named_by_file_and_line(tmp_path, change, match):
 def test_lines_and_files_that_are_none(tmp_path):
     path = tmp_path / "part.jsonl"
     path.write_text(json.dumps(PROMPT) + '\n{"id": "to')
-    with pytest.raises(InputError, match=r"part.jsonl:2 is not valid JSON"):
+    with pytest.raises(InputError, match=r"part.jsonl:2: it is not valid JSON"):
         list(read_conversations(path))
     path.write_text("[1]\n")
-    with pytest.raises(InputError, match="the record is not a JSON object"):
+    with pytest.raises(InputError, match="the record must be a JSON object"):
         list(read_conversations(path))
     path.write_text('{"id": "x"}\n')
     with pytest.raises(InputError, match="the record has no 'source'"):

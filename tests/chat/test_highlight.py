@@ -15,17 +15,15 @@ def rendered():
     return make
 
 
-def test_supervised_text_is_green(rendered, monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert highlight_supervised(rendered("ü!"), tiny_tokenizer()) == (
+def test_supervised_text_is_green(rendered):
+    assert highlight_supervised(rendered("ü!"), tiny_tokenizer(), color=True) == (
         "<|begin|><|user|>hi<|end|><|assistant|>\x1b[32mü!<|end|>\x1b[0m"
     )
 
 
-def test_without_colour_it_stands_in_brackets(rendered, monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
+def test_without_colour_it_stands_in_brackets(rendered):
     assert (
-        highlight_supervised(rendered("a\nb"), tiny_tokenizer())
+        highlight_supervised(rendered("a\nb"), tiny_tokenizer(), color=False)
         == "<|begin|><|user|>hi<|end|><|assistant|>⟦a\nb<|end|>⟧"
     )
 

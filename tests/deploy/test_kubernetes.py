@@ -19,8 +19,8 @@ from eyas.cli.deploy import build_run_launch, write_configured_manifests
 from eyas.deploy.config import DeployConfig, KubernetesConfig
 from eyas.deploy.kubernetes import build_serving, write_manifests
 from eyas.deploy.kubernetes_jobs import DataStages, build_jobs
-from eyas.deploy.kubernetes_pod import app_labels
 from eyas.deploy.launch import Launch, ServedModel, build_launch
+from eyas.deploy.manifests import app_labels
 from eyas.doctor import examine
 from eyas.formats.head_dir import resolve_head
 from eyas.model.target_dir import resolve_target

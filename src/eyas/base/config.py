@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from eyas.base.errors import InputError, UsageError
 
@@ -107,6 +107,34 @@ def require_range(
     raise UsageError(f"{key} = {value} is out of range", f"Set {key} to a number {limits}")
 
 
+class Range(NamedTuple):
+    """The annotation of a field that holds a number, such as Annotated[int, Range(3)]. `check_ranges` checks it."""
+
+    low: float
+    high: float = sys.float_info.max
+    exclude_low: bool = False
+
+
+PositiveInt = Annotated[int, Range(1)]
+NonNegativeInt = Annotated[int, Range(0)]
+PositiveFloat = Annotated[float, Range(0, exclude_low=True)]
+NonNegativeFloat = Annotated[float, Range(0)]
+
+
+def check_ranges(table: str, config: Any) -> None:
+    """Raises UsageError if a number in a field is out of the range of the field's annotation.
+
+    Args:
+        table: The dotted recipe table of the configuration, for the error message.
+        config: An instance of a dataclass.
+    """
+    for name, kind in typing.get_type_hints(type(config), include_extras=True).items():
+        value = getattr(config, name)
+        for item in value if isinstance(value, tuple) else (value,):
+            for limits in _ranges(kind):
+                require_range(f"{table}.{name}", item, limits.low, limits.high, exclude_low=limits.exclude_low)
+
+
 def to_toml(instance: Any) -> str:
     """Returns the instance as TOML text. `build(type(instance), tomllib.loads(text))` gives an equal instance.
 
@@ -128,6 +156,13 @@ def _parse_value(text: str) -> Any:
     if set(parsed) != {"value"} or not isinstance(parsed["value"], str | int | float | bool | list | dict):
         return text
     return parsed["value"]
+
+
+def _ranges(kind: Any) -> list[Range]:
+    """Returns the ranges in an annotation, such as that of X in tuple[X, ...] | None."""
+    if typing.get_origin(kind) is Annotated:
+        return [limits for limits in kind.__metadata__ if isinstance(limits, Range)]
+    return [limits for inner in typing.get_args(kind) for limits in _ranges(inner)]
 
 
 def _is_dataclass(kind: Any) -> bool:

@@ -26,7 +26,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from eyas.base.errors import InputError
+from eyas.base.json_parser import describe_error, parse_json
 from eyas.base.storage import StoragePath, remove_temp_files, to_json
 
 PROVENANCE = "provenance.json"
@@ -115,8 +118,8 @@ class StageInputs:
     undigested: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Provenance:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Provenance(StageInputs):
     """The content of provenance.json: the fields of StageInputs and a record of the run.
 
     Two runs with equal inputs differ only in `versions`, `command`, `started` and `seconds`.
@@ -130,14 +133,8 @@ class Provenance:
         seconds: The duration of the stage.
     """
 
-    stage: str
     digest: str
     files: Mapping[str, str]
-    parents: Mapping[str, str]
-    tokenizer: str | None
-    template: str | None
-    recipe: str
-    undigested: tuple[str, ...]
     versions: Mapping[str, str]
     command: str
     started: str
@@ -146,7 +143,7 @@ class Provenance:
     @property
     def inputs(self) -> StageInputs:
         """The inputs from which the stage wrote the directory."""
-        return StageInputs(**_input_fields(self))
+        return StageInputs(**{field.name: getattr(self, field.name) for field in dataclasses.fields(StageInputs)})
 
 
 def finish_stage(
@@ -170,7 +167,7 @@ def finish_stage(
         remove_temp_files(root.path)
     files = digest_files(root, inputs.undigested, known_digests)
     provenance = Provenance(
-        **_input_fields(inputs),
+        **vars(inputs),
         digest=digest_json(files),
         files=files,
         versions=package_versions(),
@@ -203,13 +200,10 @@ def read_provenance(directory: Path | StoragePath) -> Provenance:
     if not file.exists():
         raise _unfinished(directory, "Run the stage that writes it")
     try:
-        fields = json.loads(file.read_bytes())
-        # A later version may add keys, which are ignored here.
-        values = {field.name: fields[field.name] for field in dataclasses.fields(Provenance)}
-        return Provenance(**{**values, "undigested": tuple(fields["undigested"])})
-    except (TypeError, ValueError, KeyError) as error:
-        why = f"it has no {error}" if isinstance(error, KeyError) else "it is not the JSON that eyas writes"
-        raise InputError(f"{file} is damaged: {why}", "Remove it and run the stage again") from None
+        return parse_json(Provenance, file.read_bytes())  # ignores keys that a later version may add
+    except ValidationError as error:
+        problem = f"{file} is damaged: {describe_error(error)}"
+        raise InputError(problem, "Remove it and run the stage again") from None
 
 
 def is_finished(directory: Path | StoragePath, inputs: StageInputs) -> bool:
@@ -293,10 +287,6 @@ def package_versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions
-
-
-def _input_fields(record: StageInputs | Provenance) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in dataclasses.fields(StageInputs)}
 
 
 def _unfinished(directory: Path | StoragePath, fix: str) -> InputError:

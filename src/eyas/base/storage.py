@@ -169,18 +169,14 @@ class StoragePath:
 
     def exists(self) -> bool:
         """Returns True if the file or directory exists. An object store has no empty directories."""
-        fs, path = self._filesystem
-        with self._convert_errors("read"):
+        with self._access("read") as (fs, path):
             return fs.exists(path)
 
     def size(self) -> int | None:
         """Returns the size of the file in bytes; None if it does not exist."""
-        fs, path = self._filesystem
-        try:
-            with self._convert_errors("read"):
-                return int(fs.info(path)["size"])
-        except FileNotFoundError:
-            return None
+        with self._access("read") as (fs, path), contextlib.suppress(FileNotFoundError):
+            return int(fs.info(path)["size"])
+        return None
 
     def list_files(self) -> list[str]:
         """Returns the sorted relative names of all files below this directory, without temporary files."""
@@ -188,8 +184,7 @@ class StoragePath:
 
     def list_details(self) -> dict[str, dict[str, Any]]:
         """Returns the store's record of each file of `list_files`, by name: its `size` and, if known, its checksums."""
-        fs, path = self._filesystem
-        with self._convert_errors("listed"):
+        with self._access("listed") as (fs, path):
             found = cast("dict[str, dict[str, Any]]", fs.find(path, detail=True))
         details = {posixpath.relpath(name, path): detail for name, detail in found.items()}
         return {name: details[name] for name in sorted(details) if not name.endswith(TEMP_SUFFIX)}
@@ -199,8 +194,7 @@ class StoragePath:
 
         These are the file itself, the files that match if it is a glob pattern, or the files directly in a directory.
         """
-        fs, path = self._filesystem
-        with self._convert_errors("listed"):
+        with self._access("listed") as (fs, path):
             if fs.isfile(path):  # checked first: a file's own name may look like a pattern
                 found = [path]
             elif GLOB_PATTERN.search(path):
@@ -214,12 +208,8 @@ class StoragePath:
 
     def read_bytes(self) -> bytes:
         """Returns the bytes of the file. Raises InputError if it does not exist or cannot be read."""
-        fs, path = self._filesystem
-        try:
-            with self._convert_errors("read"):
-                data = fs.cat_file(path)
-        except FileNotFoundError:
-            raise self._missing_file() from None
+        with self._access("read") as (fs, path):
+            data = fs.cat_file(path)
         assert isinstance(data, bytes), f"{self.url} was read as text"
         return data
 
@@ -228,13 +218,9 @@ class StoragePath:
 
         Raises InputError if the file does not exist, ends before the end of a span, or cannot be read.
         """
-        fs, path = self._filesystem
         for _ in range(READ_ATTEMPTS):
-            try:
-                with self._convert_errors("read"):
-                    parts = _read_local(path, spans) if self.is_local else _read_remote(fs, path, spans)
-            except FileNotFoundError:
-                raise self._missing_file() from None
+            with self._access("read") as (fs, path):
+                parts = _read_local(path, spans) if self.is_local else _read_remote(fs, path, spans)
             short = [span for span, part in zip(spans, parts, strict=True) if len(part) != span[1] - span[0]]
             if not short:
                 return parts
@@ -244,20 +230,15 @@ class StoragePath:
 
     def open(self) -> BinaryIO:
         """Opens the file for reading and seeking. Raises InputError if it does not exist or cannot be read."""
-        fs, path = self._filesystem
-        try:
-            with self._convert_errors("read"):
-                return cast("BinaryIO", fs.open(path, "rb"))
-        except FileNotFoundError:
-            raise self._missing_file() from None
+        with self._access("read") as (fs, path):
+            return cast("BinaryIO", fs.open(path, "rb"))
 
     def write_bytes(self, data: bytes) -> None:
         """Writes the file atomically and replaces an existing one. Raises StorageError."""
         if self.is_local:
             write_atomic(self.path, data)
             return
-        fs, path = self._filesystem
-        with self._convert_errors("written"):
+        with self._access("written") as (fs, path):
             # An object appears when its upload ends (GCS, S3), so one put needs no rename, which buckets do not have.
             fs.pipe_file(path, data)
 
@@ -267,8 +248,7 @@ class StoragePath:
             with path.open("rb") as file:
                 write_atomic(self.path, iter(lambda: file.read(1 << 24), b""))
             return
-        fs, destination = self._filesystem
-        with self._convert_errors("written"):
+        with self._access("written") as (fs, destination):
             fs.put_file(str(path), destination)
 
     def create_if_absent(self, data: bytes) -> bool:
@@ -278,13 +258,12 @@ class StoragePath:
             True if the file now has exactly these bytes, False if another process has written other bytes. So the
             result is also True if the bucket wrote the file but the response was lost.
         """
-        fs, path = self._filesystem
         try:
             if self.is_local:
                 if _create_atomic(self.path, data):
                     return True
             else:
-                with self._convert_errors("written"):
+                with self._access("written") as (fs, path):
                     fs.pipe_file(path, data, mode="create")
                 return True
         except FileExistsError:
@@ -296,30 +275,28 @@ class StoragePath:
 
     def remove(self) -> None:
         """Removes the file if it exists. Raises StorageError."""
-        fs, path = self._filesystem
-        with self._convert_errors("written"), contextlib.suppress(FileNotFoundError):
+        with self._access("written") as (fs, path), contextlib.suppress(FileNotFoundError):
             fs.rm_file(path)
 
-    def _missing_file(self) -> InputError:
-        return InputError(f"No file {self.url}", "Check the path")
-
     @contextlib.contextmanager
-    def _convert_errors(self, action: str) -> Iterator[None]:
-        """Converts an exception of the `with` body to an error that names the URL.
+    def _access(self, action: str) -> Iterator[tuple[fsspec.AbstractFileSystem, str]]:
+        """Yields the file system and path, and converts an exception of the `with` body to an error that names the URL.
 
-        It does not convert FileNotFoundError of a read or FileExistsError of a write. A failed remote read becomes a
-        StorageError, because the file may be intact.
+        It does not convert FileExistsError of a write. A failed remote read becomes a StorageError, because the file
+        may be intact.
 
         Args:
             action: "read", "listed" or "written"; used in the error message.
         """
         try:
-            yield
+            yield self._filesystem
         except EyasError:
             raise
         except Exception as error:  # each store's package has its own exceptions, often without a common class
-            if isinstance(error, FileExistsError if action == "written" else FileNotFoundError):
+            if isinstance(error, FileExistsError) and action == "written":
                 raise
+            if isinstance(error, FileNotFoundError) and action == "read":
+                raise InputError(f"No file {self.url}", "Check the path") from None
             kind = InputError if self.is_local and action != "written" else StorageError
             problem = f"{self.url} cannot be {action} ({_describe_exception(error)})"
             fix = "Check the path, its permissions and the connection, then run the same command again"

@@ -1,11 +1,10 @@
 """The recipe keys `bench.*` and `tune.*`, and the keys `client.*` of `eyas bench --url`."""
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 
-from eyas.base.config import require_range
+from eyas.base.config import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Range, check_ranges
 from eyas.base.errors import UsageError
 from eyas.speculation.arms import default_arms
 from eyas.tree.sampling import SamplingParams
@@ -13,9 +12,6 @@ from eyas.tree.shape import TreeShape, chain_shape
 
 HEADLESS_ARM = re.compile(r"(lookup|model)([1-9])")  # an arm that drafts chains without the head
 SYNTHETIC_WORDS = 256
-# An answer of one token has no TPOT.
-LOAD_MINIMUM = {"synthetic_words": 1, "max_tokens": 2, "repeats": 1, "concurrency": 1, "requests_per_stream": 1}
-POSITIVE_LOAD = ("rates", "ramp", "block_s")
 
 
 @dataclass(frozen=True)
@@ -55,14 +51,14 @@ class LoadConfig:
     """
 
     prompts: str | None = None
-    synthetic_words: int = SYNTHETIC_WORDS
-    max_tokens: int = 128
-    repeats: int = 3
-    concurrency: tuple[int, ...] = (1, 4, 8)
-    requests_per_stream: int = 4
-    rates: tuple[float, ...] = ()
-    ramp: tuple[float, float] | None = None
-    block_s: float = 20.0
+    synthetic_words: PositiveInt = SYNTHETIC_WORDS
+    max_tokens: Annotated[int, Range(2)] = 128  # an answer of one token has no TPOT
+    repeats: PositiveInt = 3
+    concurrency: tuple[PositiveInt, ...] = (1, 4, 8)
+    requests_per_stream: PositiveInt = 4
+    rates: tuple[PositiveFloat, ...] = ()
+    ramp: tuple[PositiveFloat, PositiveFloat] | None = None
+    block_s: PositiveFloat = 20.0
     slo: Slo = field(default_factory=Slo)
     seed: int = 0
 
@@ -93,21 +89,20 @@ class BenchConfig(LoadConfig):
             longer, on a GPU every run about half a minute.
     """
 
-    prompts_per_task: int = 12
+    prompts_per_task: PositiveInt = 12
     arms: tuple[str, ...] = ()
     draft_model: str | None = None
     depth: int = 6
     top_k: int = 4
     nodes: int = 16
-    lossless_prompts: int = 128
-    lossless_tokens: int = 64
-    lossless_slots: int = 8
+    lossless_prompts: NonNegativeInt = 128
+    lossless_tokens: PositiveInt = 64
+    lossless_slots: PositiveInt = 8
     compile: bool = False
 
     def __post_init__(self) -> None:
         _ = self.shape
-        own = {"prompts_per_task": 1, "lossless_prompts": 0, "lossless_tokens": 1, "lossless_slots": 1}
-        _require_ranges("bench", self, LOAD_MINIMUM | own, POSITIVE_LOAD)
+        check_ranges("bench", self)
         names = {arm.name for arm in default_arms()}
         for name in self.arms:
             if name not in names and HEADLESS_ARM.fullmatch(name) is None:
@@ -140,19 +135,18 @@ class ClientConfig(LoadConfig):
     """
 
     prompts: str = "builtin:eval"
-    limit: int | None = None
+    limit: PositiveInt | None = None
     ignore_eos: bool = False
     model: str | None = None
     stream: bool = True
     api_key_env: str | None = None
-    temperature: float = 0.0
+    temperature: NonNegativeFloat = 0.0
     one_stream: bool = True
-    warm_up: int = 2
-    timeout_s: float = 600.0
+    warm_up: NonNegativeInt = 2
+    timeout_s: PositiveFloat = 600.0
 
     def __post_init__(self) -> None:
-        minimum = LOAD_MINIMUM | {"limit": 1, "temperature": 0, "warm_up": 0}
-        _require_ranges("client", self, minimum, (*POSITIVE_LOAD, "timeout_s"))
+        check_ranges("client", self)
 
 
 @dataclass(frozen=True)
@@ -177,22 +171,21 @@ class TuneConfig:
         seed: The seed of the choice of held-out answers, of the bootstrap and of the sampling of new answers.
     """
 
-    streams: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    depth: int = 8
-    top_k: tuple[int, ...] = (1, 2, 4, 8)
-    nodes: tuple[int, ...] = (8, 16, 32, 64)
-    answers: int = 48
+    streams: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16, 32)
+    depth: PositiveInt = 8
+    top_k: tuple[PositiveInt, ...] = (1, 2, 4, 8)
+    nodes: tuple[Annotated[int, Range(2)], ...] = (8, 16, 32, 64)
+    answers: PositiveInt = 48
     temperature: float | None = None
-    max_tokens: int = 256
-    batch_tokens: int = 16384
-    allowance_s: float = 60.0
+    max_tokens: PositiveInt = 256
+    batch_tokens: PositiveInt = 16384
+    allowance_s: PositiveFloat = 60.0
     compile: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self.sampling
-        minimum = {"streams": 1, "depth": 1, "top_k": 1, "nodes": 2, "answers": 1, "max_tokens": 1, "batch_tokens": 1}
-        _require_ranges("tune", self, minimum, ["allowance_s"])
+        check_ranges("tune", self)
         for name in ("streams", "top_k", "nodes"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
@@ -218,21 +211,3 @@ class TuneConfig:
             if possible := [tree for tree in trees if tree.depth + 1 < tree.nodes <= tree.candidates + 1]:
                 shapes[top_k] = possible
         return shapes
-
-
-def _require_ranges(table: str, config: Any, minimum: Mapping[str, float], positive: Sequence[str]) -> None:
-    """Checks the values of a configuration. None is always valid.
-
-    Args:
-        table: The name of the table, for the error message.
-        config: The configuration.
-        minimum: Key -> smallest valid value.
-        positive: The keys whose value must be above 0.
-
-    Raises:
-        UsageError: A value is too small.
-    """
-    for key in (*minimum, *positive):
-        value = getattr(config, key)
-        for one in value if isinstance(value, tuple) else (value,):
-            require_range(f"{table}.{key}", one, minimum.get(key, 0), exclude_low=key in positive)

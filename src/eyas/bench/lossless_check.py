@@ -3,9 +3,8 @@
 Every token is compared.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import transformers
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from eyas.base.errors import InputError
+from eyas.base.json_parser import parse_json
 from eyas.base.progress import Progress
-from eyas.base.storage import write_atomic
 from eyas.bench.workload import Prompt
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
@@ -143,18 +142,11 @@ def load_reference_model(directory: Path, dtype: torch.dtype, device: torch.devi
     return model
 
 
-def write_references(path: Path, references: References) -> None:
-    """Writes compact JSON on one line, atomically."""
-    write_atomic(path, json.dumps(asdict(references), separators=(",", ":")) + "\n")
-
-
 def read_references(path: Path) -> References:
-    """Reads a file that `write_references` wrote. Raises InputError if it is missing or damaged."""
+    """Reads a file that tools/make_references.py wrote. Raises InputError if it is missing or damaged."""
     try:
-        raw = json.loads(path.read_bytes())
-        answers = {str(name): tuple(ids) for name, ids in raw["answers"].items()}
-        return References(raw["target_digest"], raw["max_tokens"], raw["reference"], answers)
+        return parse_json(References, path.read_bytes())
     except OSError as error:
         raise InputError(f"The reference answers {path} cannot be read: {error.strerror}", REMAKE) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except ValueError:
         raise InputError(f"{path} does not contain reference answers", REMAKE) from None

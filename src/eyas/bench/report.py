@@ -13,11 +13,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from eyas.base.errors import InputError
 from eyas.base.storage import write_atomic, write_json_atomic
+from eyas.base.templates import template_environment
 from eyas.bench import report_charts
 from eyas.bench.report_charts import LOAD_AXES, Chart
 from eyas.bench.report_tables import MISSING, REFERENCES, Entry, arm_paths, describe_load, load_tables, task_table
@@ -102,13 +103,7 @@ def render_chart(chart: Chart) -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("eyas.bench", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = template_environment("eyas.bench", ".", autoescape=True)
     environment.filters["exact"] = repr
     environment.globals |= {"MISSING": MISSING, "read_number": read_number}
     return environment

@@ -13,42 +13,48 @@ that the target generated; the text is not tokenized again. If a server returned
 the answer with the target's chat template. Such a turn also has `"ids": "rendered"`.
 """
 
+import contextlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasPath, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from eyas.base.errors import InputError
+from eyas.base.json_parser import describe_error, parse_json
 
 Role = Literal["system", "user", "assistant"]
 Finish = Literal["stop", "length"]
 IdsSource = Literal["generated", "rendered"]
 MODE_TAG = "mode"  # the name of the conversation's mode
-REQUIRED = ("id", "source", "messages", "tags")
-OPTIONAL = ("changed", "turns", "chat_template_kwargs")
+NO_OTHER_KEYS = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
 class ToolCall:
     """A function call in an answer. `arguments` is the JSON text of the model, which may be invalid JSON."""
 
+    __pydantic_config__ = NO_OTHER_KEYS
     id: str
-    name: str
-    arguments: str
+    name: Annotated[str, Field(validation_alias=AliasPath("function", "name"))]
+    arguments: Annotated[str, Field(validation_alias=AliasPath("function", "arguments"))]
+    type: Literal["function"] = "function"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the tool call as a JSON object in OpenAI's form."""
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+        return {"id": self.id, "type": self.type, "function": {"name": self.name, "arguments": self.arguments}}
 
 
 @dataclass(frozen=True)
 class Message:
     """One message as text. Only an assistant message has `reasoning` and `tool_calls`, separate from `content`."""
 
+    __pydantic_config__ = NO_OTHER_KEYS
     role: Role
     content: str
-    reasoning: str | None = field(default=None, kw_only=True)
+    reasoning: Annotated[str | None, Field(validation_alias="reasoning_content")] = field(default=None, kw_only=True)
     tool_calls: tuple[ToolCall, ...] = field(default=(), kw_only=True)
 
     def to_json(self) -> dict[str, Any]:
@@ -72,10 +78,11 @@ class Turn:
         ids_source: "generated" if the ids are those of the target, "rendered" if a server returned only text.
     """
 
-    token_ids: tuple[int, ...]
+    __pydantic_config__ = NO_OTHER_KEYS
+    token_ids: tuple[NonNegativeInt, ...]
     loss_mask: tuple[bool, ...]
     finish: Finish
-    ids_source: IdsSource = "generated"
+    ids_source: Annotated[IdsSource, Field(validation_alias="ids")] = "generated"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the turn as an entry of a record's `turns`."""
@@ -97,13 +104,16 @@ class Conversation:
         template_variables: Variables of the target's chat template, for example {"enable_thinking": False}.
     """
 
+    __pydantic_config__ = NO_OTHER_KEYS
     id: str
     source: str
     messages: tuple[Message, ...]
     tags: Mapping[str, str]
-    changed: Mapping[str, int] = field(default_factory=dict)
+    changed: Mapping[str, NonNegativeInt] = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
-    template_variables: Mapping[str, Any] = field(default_factory=dict)
+    template_variables: Annotated[Mapping[str, Any], Field(validation_alias="chat_template_kwargs")] = field(
+        default_factory=dict
+    )
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record of the conversation. It has the key `turns` if the conversation has turns."""
@@ -125,40 +135,48 @@ class Conversation:
         return json.dumps(self.to_json(), ensure_ascii=False).encode() + b"\n"
 
 
-def parse_conversation(value: Any, location: str) -> Conversation:
+def parse_conversation(line: bytes, location: str) -> Conversation:
     """Parses a JSON record. Raises InputError, which names `location` (file and line), if the record is invalid."""
-    check = _JsonChecker(location)
-    record = check.keys(value, "the record", REQUIRED, OPTIONAL)
-    messages = parse_messages(record["messages"], location)
-    later_roles = [message.role for message in messages[1:]]
-    check.require("system" not in later_roles, "a system message is not the first message")
-    tags = check.object(record["tags"], "tags")
-    changed = check.object(record.get("changed", {}), "changed")
-    turns = tuple(_parse_turn(turn, check) for turn in check.list(record.get("turns", []), "turns"))
-    answers = sum(message.role == "assistant" for message in messages)
-    check.require(len(turns) in (0, answers), f"it has {len(turns)} turns for {answers} assistant messages")
-    return Conversation(
-        id=check.text(record["id"], "id"),
-        source=check.text(record["source"], "source"),
-        messages=messages,
-        tags={key: check.text(text, f"tags.{key}") for key, text in tags.items()},
-        changed={key: check.natural(number, f"changed.{key}") for key, number in changed.items()},
-        turns=turns,
-        template_variables=check.object(record.get("chat_template_kwargs", {}), "chat_template_kwargs"),
-    )
+    with _convert_errors(location):
+        found = parse_json(Conversation, line)
+        _check_messages(found.messages)
+        if any(message.role == "system" for message in found.messages[1:]):
+            raise ValueError("a system message is not the first message")
+        answers = sum(message.role == "assistant" for message in found.messages)
+        if len(found.turns) not in (0, answers):
+            raise ValueError(f"it has {len(found.turns)} turns for {answers} assistant messages")
+        for ids, mask in ((turn.token_ids, turn.loss_mask) for turn in found.turns):
+            if not ids:
+                raise ValueError("a turn has no token ids")
+            if len(ids) != len(mask):
+                raise ValueError(f"a turn has {len(ids)} token ids, but {len(mask)} entries in loss_mask")
+        return found
 
 
 def parse_messages(value: Any, location: str) -> tuple[Message, ...]:
-    """Parses a list of at least one message. Raises InputError, which names `location`, if it is invalid."""
-    check = _JsonChecker(location)
-    messages = [_parse_message(item, check) for item in check.list(value, "messages")]
-    check.require(bool(messages), "messages is empty")
-    return tuple(messages)
+    """Parses a JSON list of at least one message. Raises InputError, which names `location`, if it is invalid."""
+    with _convert_errors(location):
+        messages = parse_json(tuple[Message, ...], json.dumps(value))
+        _check_messages(messages)
+        return messages
 
 
-def parse_message(value: Any, location: str) -> Message:
-    """Parses one message in the form of `Message.to_json`. Raises InputError, which names `location`."""
-    return _parse_message(value, _JsonChecker(location))
+def _check_messages(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise ValueError("messages is empty")
+    if any(m.role != "assistant" and (m.reasoning is not None or m.tool_calls) for m in messages):
+        raise ValueError("a message that is not of the assistant has reasoning_content or tool_calls")
+
+
+@contextlib.contextmanager
+def _convert_errors(location: str) -> Iterator[None]:
+    """Converts a ValueError in the `with` body to an InputError that names the location but not the content."""
+    try:
+        yield
+    except ValueError as error:
+        problem = describe_error(error) if isinstance(error, ValidationError) else error
+        fix = "Correct that line, or run the stage that writes it again"
+        raise InputError(f"{location}: {problem}", fix) from None
 
 
 def read_conversations(path: Path) -> Iterator[Conversation]:
@@ -166,12 +184,7 @@ def read_conversations(path: Path) -> Iterator[Conversation]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                location = f"{path}:{number}"
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError):
-                    raise InputError(f"{location} is not valid JSON", "Run the stage that writes it again") from None
-                yield parse_conversation(value, location)
+                yield parse_conversation(line, f"{path}:{number}")
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror})", "Check the path") from None
 
@@ -188,80 +201,3 @@ def read_conversation_dir(directory: Path) -> Iterator[Conversation]:
 def is_unicode(text: str) -> bool:
     """Returns True if UTF-8 can encode the text, False if it contains half a surrogate pair, which JSON can spell."""
     return not any("\ud800" <= char <= "\udfff" for char in text)
-
-
-@dataclass(frozen=True)
-class _JsonChecker:
-    """A checker of JSON values. A failed check raises InputError, which names the location but not the content."""
-
-    location: str
-
-    def require(self, holds: bool, problem: str) -> None:
-        if not holds:
-            raise InputError(f"{self.location}: {problem}", "Correct that line, or run the stage that writes it again")
-
-    def object(self, value: Any, name: str) -> dict[str, Any]:
-        self.require(isinstance(value, dict), f"{name} is not a JSON object")
-        return value
-
-    def list(self, value: Any, name: str) -> list[Any]:
-        self.require(isinstance(value, list), f"{name} is not a JSON list")
-        return value
-
-    def text(self, value: Any, name: str) -> str:
-        self.require(isinstance(value, str), f"{name} is not a string")
-        self.require(is_unicode(value), f"{name} has half a surrogate pair, which UTF-8 cannot encode")
-        return value
-
-    def natural(self, value: Any, name: str) -> int:
-        is_natural = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        self.require(is_natural, f"{name} is not a whole number of at least 0")
-        return value
-
-    def choice(self, value: Any, choices: Any, name: str) -> Any:
-        allowed = get_args(choices)
-        self.require(value in allowed, f"{name} is not one of {', '.join(allowed)}")
-        return value
-
-    def keys(self, value: Any, name: str, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
-        item = self.object(value, name)
-        for key in required:
-            self.require(key in item, f"{name} has no {key!r}")
-        for key in item:
-            self.require(key in (*required, *optional), f"{name} has the unknown key {key!r}")
-        return item
-
-
-def _parse_message(value: Any, check: _JsonChecker) -> Message:
-    is_answer = isinstance(value, dict) and value.get("role") == "assistant"
-    optional = ("reasoning_content", "tool_calls") if is_answer else ()
-    message = check.keys(value, "a message", ("role", "content"), optional)
-    reasoning = message.get("reasoning_content")
-    return Message(
-        check.choice(message["role"], Role, "the role of a message"),
-        check.text(message["content"], "content"),
-        reasoning=None if reasoning is None else check.text(reasoning, "reasoning_content"),
-        tool_calls=tuple(_parse_call(call, check) for call in check.list(message.get("tool_calls", []), "tool_calls")),
-    )
-
-
-def _parse_call(value: Any, check: _JsonChecker) -> ToolCall:
-    call = check.keys(value, "a tool call", ("id", "type", "function"))
-    check.require(call["type"] == "function", "the type of a tool call is not function")
-    function = check.keys(call["function"], "the function of a tool call", ("name", "arguments"))
-    return ToolCall(
-        check.text(call["id"], "the id of a tool call"),
-        check.text(function["name"], "the name of a function"),
-        check.text(function["arguments"], "arguments"),
-    )
-
-
-def _parse_turn(value: Any, check: _JsonChecker) -> Turn:
-    turn = check.keys(value, "a turn", ("token_ids", "loss_mask", "finish"), ("ids",))
-    ids = tuple(check.natural(token, "a token id") for token in check.list(turn["token_ids"], "token_ids"))
-    mask = tuple(check.list(turn["loss_mask"], "loss_mask"))
-    check.require(all(isinstance(flag, bool) for flag in mask), "loss_mask is not a list of true and false")
-    check.require(bool(ids), "a turn has no token ids")
-    check.require(len(ids) == len(mask), f"a turn has {len(ids)} token ids, but {len(mask)} entries in loss_mask")
-    finish = check.choice(turn["finish"], Finish, "finish")
-    return Turn(ids, mask, finish, check.choice(turn.get("ids", "generated"), IdsSource, "ids"))

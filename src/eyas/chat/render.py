@@ -9,7 +9,6 @@ how to write tool calls and how much of the reasoning of earlier answers to keep
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
@@ -311,17 +310,14 @@ def _decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
 # --- rows to text ----------------------------------------------------------------------------------------------------
 
 
-def highlight_supervised(row: RenderedRow, tokenizer: PreTrainedTokenizerBase, color: bool | None = None) -> str:
+def highlight_supervised(row: RenderedRow, tokenizer: PreTrainedTokenizerBase, color: bool) -> str:
     """Returns the text of the row for a terminal, with the supervised tokens marked.
 
     Args:
         row: The row.
         tokenizer: The target's tokenizer.
-        color: True prints supervised tokens in green, False encloses them in ⟦ ⟧. None means True, or False if the
-            environment variable NO_COLOR is set and not empty (https://no-color.org).
+        color: True prints supervised tokens in green, False encloses them in ⟦ ⟧.
     """
-    if color is None:
-        color = not os.environ.get("NO_COLOR")
     parts = []
     start = 0
     for supervised, run in groupby(row.loss_mask):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from eyas.base.config import require_range
+from eyas.base.config import NonNegativeFloat, PositiveFloat, PositiveInt, check_ranges
 from eyas.base.errors import UsageError
 
 HERE = "here"
@@ -71,28 +71,25 @@ class PlanConfig:
     """
 
     hardware: str = HERE
-    capture_tps: float | None = None
-    devices: int = 1
-    device_memory_gb: float | None = None
-    respond_tps: float | None = None
-    train_tps: float | None = None
-    price_per_hour: float | None = None
-    storage_price_gb_month: float | None = None
-    storage_months: float = 1.0
-    conversations: int | None = None
-    turns: float = 1.0
-    prompt_tokens: float | None = None
-    answer_tokens: float | None = None
+    capture_tps: PositiveFloat | None = None
+    devices: PositiveInt = 1
+    device_memory_gb: PositiveFloat | None = None
+    respond_tps: PositiveFloat | None = None
+    train_tps: PositiveFloat | None = None
+    price_per_hour: NonNegativeFloat | None = None
+    storage_price_gb_month: NonNegativeFloat | None = None
+    storage_months: NonNegativeFloat = 1.0
+    conversations: PositiveInt | None = None
+    turns: PositiveFloat = 1.0
+    prompt_tokens: PositiveFloat | None = None
+    answer_tokens: PositiveFloat | None = None
     shape: TargetShape | None = None
 
     def __post_init__(self) -> None:
         required = ("capture_tps", "train_tps", "conversations", "prompt_tokens", "answer_tokens")
         if self.devices > 1:
             required += ("device_memory_gb",)
-        for name in (*required, "devices", "respond_tps", "turns"):
-            require_range(f"plan.{name}", getattr(self, name), 0, exclude_low=True)
-        for name in ("price_per_hour", "storage_price_gb_month", "storage_months"):
-            require_range(f"plan.{name}", getattr(self, name), 0)
+        check_ranges("plan", self)
         missing = [f"plan.{name}" for name in required if getattr(self, name) is None]
         if missing and not self.is_here:
             problem = f"plan.hardware is {self.hardware!r}, but {', '.join(missing)} is not set"

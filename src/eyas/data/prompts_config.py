@@ -1,9 +1,9 @@
 """The recipe keys `prompts.*`."""
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
-from eyas.base.config import require_range
+from eyas.base.config import PositiveInt, Range, check_ranges
 from eyas.base.errors import InputError
 from eyas.data.select.contamination import ALL_EVALSETS, EvalSet
 from eyas.data.select.deduplicate import MIN_THRESHOLD
@@ -43,8 +43,8 @@ class PromptsConfig:
 
     source: str | None = None
     license: str | None = None
-    limit: int | None = None
-    seed: int = 0
+    limit: PositiveInt | None = None
+    seed: Annotated[int, Range(0, 2**32 - 1)] = 0  # the range of the random generators
     source_name: str | None = None
     task: str | None = None
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)
@@ -57,16 +57,13 @@ class PromptsConfig:
     quality: QualityConfig = field(default_factory=QualityConfig)
     evalsets: tuple[EvalSet, ...] = ALL_EVALSETS
     decontaminate: tuple[str, ...] = ()
-    duplicate: float = 0.8
-    workers: int | None = None
+    duplicate: Annotated[float, Range(MIN_THRESHOLD, 1)] = 0.8
+    workers: PositiveInt | None = None
     executor: Literal["local", "ray"] = "local"
-    world: int = 1
+    world: PositiveInt = 1
 
     def __post_init__(self) -> None:
-        for name in ("limit", "workers", "world"):
-            require_range(f"prompts.{name}", getattr(self, name), 1)
-        require_range("prompts.seed", self.seed, 0, 2**32 - 1)  # the range of the random generators
-        require_range("prompts.duplicate", self.duplicate, MIN_THRESHOLD, 1)
+        check_ranges("prompts", self)
 
     def all_sources(self) -> tuple[SourceConfig, ...]:
         """Returns `prompts.source`, then the tables of `prompts.sources`. Raises InputError if there is no source.

@@ -2,9 +2,9 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from eyas.base.config import require_range
+from eyas.base.config import NonNegativeFloat, NonNegativeInt, PositiveInt, Range, check_ranges
 from eyas.base.errors import UsageError
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # valid on Vertex AI and on Kubernetes, with space for a suffix
@@ -47,24 +47,21 @@ class VertexJobsConfig:
 
     machine_type: str = "a3-highgpu-1g"
     accelerator_type: str = "NVIDIA_H100_80GB"
-    accelerator_count: int = 1
-    train_machines: int = 1
+    accelerator_count: NonNegativeInt = 1
+    train_machines: PositiveInt = 1
     cpu_machine_type: str = "n2-standard-8"
     spot: bool = False
-    disk_gb: int = 500
-    timeout_s: int = 604800
+    disk_gb: PositiveInt = 500
+    timeout_s: PositiveInt = 604800
     secrets: tuple[str, ...] = ()
-    price_per_hour: float | None = None
-    spot_price_per_hour: float | None = None
-    cpu_price_per_hour: float | None = None
+    price_per_hour: NonNegativeFloat | None = None
+    spot_price_per_hour: NonNegativeFloat | None = None
+    cpu_price_per_hour: NonNegativeFloat | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError for a value out of range."""
         table = "deploy.vertex.jobs"
-        for key in ("accelerator_count", "price_per_hour", "spot_price_per_hour", "cpu_price_per_hour"):
-            require_range(f"{table}.{key}", getattr(self, key), 0)
-        for key in ("train_machines", "disk_gb", "timeout_s"):
-            require_range(f"{table}.{key}", getattr(self, key), 1)
+        check_ranges(table, self)
         for text in self.secrets:
             is_secret = re.fullmatch(r"[A-Z][A-Z0-9_]*=[-\w]+", text)
             _require(is_secret, f"{table}.secrets has {text[:40]!r}", "Write VARIABLE=NAME, never the value")
@@ -98,15 +95,15 @@ class VertexConfig:
     service_account: str | None = None
     machine_type: str = "g2-standard-12"
     accelerator_type: str = "NVIDIA_L4"
-    accelerator_count: int = 1
+    accelerator_count: NonNegativeInt = 1
     spot: bool = False
     replicas: tuple[int, int] = (1, 1)
-    target_waiting: int = 8
-    target_busy: int = 60
+    target_waiting: PositiveInt = 8
+    target_busy: Annotated[int, Range(1, 100)] = 60
     invoke_routes: bool = False
-    startup_s: int = 7200
-    inference_s: int = 600
-    shared_memory_mb: int = 16384
+    startup_s: Annotated[int, Range(1, 7200)] = 7200
+    inference_s: Annotated[int, Range(1, 3600)] = 600
+    shared_memory_mb: PositiveInt = 16384
     api_endpoint: str | None = None
     jobs: VertexJobsConfig = field(default_factory=VertexJobsConfig)
 
@@ -124,12 +121,7 @@ class VertexConfig:
         _require(is_project, f"{table}.project={self.project!r} is not a project id", "Use the id, not the title")
         is_region = REGION.fullmatch(self.location)
         _require(is_region, f"{table}.location={self.location!r} is not a region", "Use one such as us-central1")
-        require_range(f"{table}.startup_s", self.startup_s, 1, 7200)
-        require_range(f"{table}.target_waiting", self.target_waiting, 1)
-        require_range(f"{table}.shared_memory_mb", self.shared_memory_mb, 1)
-        require_range(f"{table}.accelerator_count", self.accelerator_count, 0)
-        require_range(f"{table}.inference_s", self.inference_s, 1, 3600)
-        require_range(f"{table}.target_busy", self.target_busy, 1, 100)
+        check_ranges(table, self)
         _require_replicas(table, self.replicas)
 
 
@@ -165,17 +157,17 @@ class KubernetesConfig:
     namespace: str = "default"
     service_account: str = "default"
     accelerator: str = "nvidia-l4"
-    accelerator_count: int = 1
-    cpu: int = 4
-    memory_gb: int = 16
+    accelerator_count: NonNegativeInt = 1
+    cpu: PositiveInt = 4
+    memory_gb: PositiveInt = 16
     replicas: tuple[int, int] = (1, 4)
-    target_waiting: int = 8
+    target_waiting: PositiveInt = 8
     volume_claim: str = "eyas-runs"
     storage_class: str | None = None
-    runs_gb: int = 1024
-    volume_gb: int = 100
-    startup_s: int = 3600
-    drain_s: int = 600
+    runs_gb: PositiveInt = 1024
+    volume_gb: PositiveInt = 100
+    startup_s: PositiveInt = 3600
+    drain_s: PositiveInt = 600
     autoscaler: Literal["hpa", "keda"] = "hpa"
     prometheus: str = "http://prometheus-operated.monitoring:9090"
     monitoring: Literal["gmp", "operator", "none"] = "gmp"
@@ -189,9 +181,7 @@ class KubernetesConfig:
         for key in ("namespace", "service_account", "volume_claim"):
             name = getattr(self, key)
             _require(NAME.fullmatch(name), f"{table}.{key}={name!r} is not a valid name", f"Use {NAME_RULE}")
-        require_range(f"{table}.accelerator_count", self.accelerator_count, 0)
-        for key in ("cpu", "memory_gb", "target_waiting", "runs_gb", "volume_gb", "startup_s", "drain_s"):
-            require_range(f"{table}.{key}", getattr(self, key), 1)
+        check_ranges(table, self)
         is_variable = self.metrics_key is None or re.fullmatch(r"[A-Z][A-Z0-9_]*", self.metrics_key)
         _require(is_variable, f"{table}.metrics_key={self.metrics_key!r} is not a variable", "Use one as METRICS_KEY")
         _require_replicas(table, self.replicas)

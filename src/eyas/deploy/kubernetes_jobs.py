@@ -16,8 +16,8 @@ from pathlib import Path
 
 from eyas.base.errors import UsageError
 from eyas.deploy.config import NAME, NAME_RULE, KubernetesConfig
-from eyas.deploy.kubernetes_pod import app_labels, build_container, build_object, build_pod
 from eyas.deploy.launch import Json
+from eyas.deploy.manifests import app_labels, render_manifest
 from eyas.deploy.stage_jobs import DataStages, needs_gpu, require_remote_url, stage_command
 
 RUNS_MOUNT, RECIPE_MOUNT = "/runs", "/recipe"
@@ -35,53 +35,21 @@ def build_jobs(config: KubernetesConfig, stages: DataStages) -> dict[str, Json]:
         problem = f"The recipe's name {stages.name!r} is not a valid name for Jobs"
         raise UsageError(problem, f"Set name to {NAME_RULE}")
     require_remote_url(stages.url)
-    config_map = build_object(config, "v1", "ConfigMap", f"{stages.name}-recipe", app_labels(stages.name, "data"))
-    objects = {f"{JOBS}/0-recipe.yaml": config_map | {"data": {f"{stages.name}.toml": stages.recipe}}}
-    if config.storage_class is not None:
-        claim = build_object(config, "v1", "PersistentVolumeClaim", config.volume_claim, app_labels("eyas", "data"))
-        storage = {"requests": {"storage": f"{config.runs_gb}Gi"}}
-        access = {"accessModes": ["ReadWriteMany"], "storageClassName": config.storage_class}
-        objects[f"{JOBS}/0-volume.yaml"] = claim | {"spec": {**access, "resources": storage}}
-    for number, stage in enumerate(stages.num_pods, 1):
-        objects[f"{JOBS}/{number}-{stage}.yaml"] = _build_job(config, stages, stage)
-    return objects
-
-
-def _build_job(config: KubernetesConfig, stages: DataStages, stage: str) -> Json:
-    has_gpu = config.accelerator_count > 0 and needs_gpu(stage, stages.url)
-    num_pods, gpus = stages.num_pods[stage], config.accelerator_count if has_gpu else 0
-    shared, pod = build_container(config, stages.name, has_gpu, {}), build_pod(config, has_gpu)
-    container = {
-        "name": stage,
-        "image": stages.image,
-        **stage_command(stage, f"{RECIPE_MOUNT}/{stages.name}.toml", f"{RUNS_MOUNT}/{stages.name}", gpus),
-        **shared,
-        "volumeMounts": [
-            {"name": "runs", "mountPath": RUNS_MOUNT},
-            {"name": "recipe", "mountPath": RECIPE_MOUNT, "readOnly": True},
-            *shared["volumeMounts"],
-        ],
-    }
-    volumes = [
-        {"name": "runs", "persistentVolumeClaim": {"claimName": config.volume_claim}},
-        {"name": "recipe", "configMap": {"name": f"{stages.name}-recipe"}},
-        *pod["volumes"],
-    ]
-    pod |= {"restartPolicy": "Never", "containers": [container], "volumes": volumes}
-    wrong_input = {"containerName": stage, "operator": "In", "values": [2]}
     labels = app_labels(stages.name, "data")
-    spec = {
-        # Indexed: each pod gets JOB_COMPLETION_INDEX, which eyas reads. All run at once: they wait for each other.
-        "completionMode": "Indexed",
-        "completions": num_pods,
-        "parallelism": num_pods,
-        # A stage continues where it stopped, so it is retried; with wrong input (exit code 2) it would fail again.
-        "backoffLimitPerIndex": 4,
-        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": wrong_input}]},
-        "ttlSecondsAfterFinished": 7 * 24 * 3600,
-        "template": {"metadata": {"labels": labels}, "spec": pod},
-    }
-    return build_object(config, "batch/v1", "Job", f"{stages.name}-{stage}", labels) | {"spec": spec}
+    recipe = render_manifest("recipe", config, f"{stages.name}-recipe", labels)
+    objects = {f"{JOBS}/0-recipe.yaml": recipe | {"data": {f"{stages.name}.toml": stages.recipe}}}
+    if config.storage_class is not None:
+        volume = render_manifest("volume", config, config.volume_claim, app_labels("eyas", "data"))
+        objects[f"{JOBS}/0-volume.yaml"] = volume
+    mounts = {"runs_mount": RUNS_MOUNT, "recipe_mount": RECIPE_MOUNT}
+    for number, (stage, num_pods) in enumerate(stages.num_pods.items(), 1):
+        gpus = config.accelerator_count if needs_gpu(stage, stages.url) else 0
+        command = stage_command(stage, f"{RECIPE_MOUNT}/{stages.name}.toml", f"{RUNS_MOUNT}/{stages.name}", gpus)
+        pod = {"app": stages.name, "stage": stage, "image": stages.image, "num_pods": num_pods, "gpus": gpus}
+        name = f"{stages.name}-{stage}"
+        job = render_manifest("job", config, name, labels, **pod, command=command, environment=(), **mounts)
+        objects[f"{JOBS}/{number}-{stage}.yaml"] = job
+    return objects
 
 
 def job_commands(objects: Mapping[str, Json], directory: Path) -> list[str]:

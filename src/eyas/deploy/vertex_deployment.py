@@ -20,13 +20,11 @@ from typing import Any
 from eyas.base.errors import InputError
 from eyas.deploy.config import VertexConfig
 from eyas.deploy.launch import PORT, Json, Launch, http_probe, startup_attempts, upload_artifacts
+from eyas.deploy.manifests import render_template
 from eyas.deploy.vertex_client import RetryPolicy, VertexClient
 
 MODEL, ENDPOINT, DEPLOYMENT = "model.json", "endpoint.json", "deployment.json"
 DIGEST_CHARS = 12  # characters of the digest in a model id
-METRIC_PREFIX = "aiplatform.googleapis.com/prediction/online/"
-WAITING_METRIC = "prometheus.googleapis.com/vertex_vllm_num_requests_waiting"
-"""Vertex AI reads /metrics of the container and renames `vllm:` to `vertex_vllm_`. SGLang has no such series."""
 
 Log = Callable[[str], None]
 
@@ -36,68 +34,28 @@ Log = Callable[[str], None]
 def build_requests(config: VertexConfig, launch: Launch) -> dict[str, Json]:
     """Returns file name -> request. Raises UsageError without a project, or if the GPUs do not fit the engine."""
     parent = config.parent
-    model = _build_model(config, launch)
+    values = {
+        "arguments": launch.build_arguments("vertex", config.accelerator_count),
+        "probe": http_probe({"path": launch.health_route, "port": PORT, "scheme": "HTTP"}),
+        "startup_attempts": startup_attempts(config.startup_s),
+        "endpoint_labels": {key: value for key, value in launch.labels.items() if key != "eyas_head"},
+    }
+    parts = render_template("vertex", config=config, launch=launch, port=PORT, **values)
+    model, resources = parts["model"], parts["resources"]
     model_id = launch.version_name(model, DIGEST_CHARS)
     account = {} if config.service_account is None else {"serviceAccount": config.service_account}
-    resources = _build_resources(config, launch.engine)
     deployed = {"model": f"{parent}/models/{model_id}", "dedicatedResources": resources, **account}
     # A deployed model keeps its name while only its replicas change.
     fixed = {**deployed, "dedicatedResources": resources["machineSpec"], "spot": config.spot}
     deployed["displayName"] = launch.version_name(fixed, DIGEST_CHARS)
-    endpoint = {
-        "displayName": launch.name,
-        "labels": {key: value for key, value in launch.labels.items() if key != "eyas_head"},
-        "dedicatedEndpointEnabled": True,
-        "clientConnectionConfig": {"inferenceTimeout": f"{config.inference_s}s"},
-    }
     return {
         MODEL: {"parent": parent, "modelId": model_id, "model": model},
-        ENDPOINT: {"parent": parent, "endpointId": launch.name, "endpoint": endpoint},
+        ENDPOINT: {"parent": parent, "endpointId": launch.name, "endpoint": parts["endpoint"]},
         DEPLOYMENT: {
             "endpoint": f"{parent}/endpoints/{launch.name}",
             "deployedModel": deployed,
             "trafficSplit": {"0": 100},  # 0 stands for the model of this request
         },
-    }
-
-
-def _build_model(config: VertexConfig, launch: Launch) -> Json:
-    probe = http_probe({"path": launch.health_route, "port": PORT, "scheme": "HTTP"})
-    return {
-        "displayName": launch.name,
-        "labels": launch.labels,
-        **({"artifactUri": launch.artifact_uri} if launch.artifacts else {}),
-        "containerSpec": {
-            "imageUri": launch.image,
-            "args": list(launch.build_arguments("vertex", config.accelerator_count)),
-            "env": [{"name": name, "value": value} for name, value in sorted(launch.environment.items())],
-            "ports": [{"containerPort": PORT}],
-            "healthRoute": launch.health_route,
-            **({"invokeRoutePrefix": "/*"} if config.invoke_routes else {"predictRoute": launch.predict_route}),
-            "deploymentTimeout": f"{config.startup_s}s",
-            "sharedMemorySizeMb": str(config.shared_memory_mb),
-            "startupProbe": {**probe, "failureThreshold": startup_attempts(config.startup_s)},
-            "healthProbe": {**probe, "failureThreshold": 3},
-        },
-    }
-
-
-def _build_resources(config: VertexConfig, engine: str) -> Json:
-    machine: Json = {"machineType": config.machine_type}
-    metric = f"{METRIC_PREFIX}cpu/utilization"
-    if config.accelerator_count > 0:
-        machine |= {"acceleratorType": config.accelerator_type, "acceleratorCount": config.accelerator_count}
-        metric = f"{METRIC_PREFIX}accelerator/duty_cycle"
-    # A GPU that decodes is always busy, so waiting requests are the better signal.
-    has_waiting = engine != "sglang"
-    scaling = {"metricName": metric, "target": config.target_busy}
-    scaling = {"metricName": WAITING_METRIC, "target": config.target_waiting} if has_waiting else scaling
-    return {
-        "machineSpec": machine,
-        "minReplicaCount": config.replicas[0],
-        "maxReplicaCount": config.replicas[1],
-        "autoscalingMetricSpecs": [scaling],
-        "spot": config.spot,
     }
 
 

@@ -58,12 +58,6 @@ class NgramHashes:
         """The unit that one hash stands for: an n-gram or a whole record."""
         return self.header["unit"]
 
-    def to_bytes(self) -> bytes:
-        """Returns the content of the file."""
-        counts = {str(n): len(hashes) for n, hashes in self.hashes.items()}
-        header = json.dumps({"eyas_ngrams": FORMAT_VERSION, **self.header, "counts": counts})
-        return b"".join([header.encode(), b"\n", *(hashes.astype("<u8").tobytes() for hashes in self.hashes.values())])
-
 
 def hash_words(texts: Iterable[str]) -> list[np.ndarray]:
     """Returns the word hashes of each text, uint64. The lowest bit of a hash is set if the word is long."""

@@ -65,7 +65,9 @@ class TemplateGrammar:
         previous = None
         while previous != template:
             previous = template
-            template = _BRACES.sub(lambda match: self._choose_option(match.group(1)), template)
+            template = _BRACES.sub(
+                lambda match: zipf_choice(self.rng, self._rank_by_tone(match.group(1).split("|"))), template
+            )
         return _WORD.sub(lambda match: self._fill_word(match.group(1)), template)
 
     def expand_some(self, templates: Sequence[str], count: int) -> list[str]:
@@ -85,9 +87,6 @@ class TemplateGrammar:
 
     def _rank_by_tone(self, options: Sequence[str]) -> list[str]:
         return sorted(options, key=lambda option: zlib.crc32(f"{self.tone}/{options[0]}/{option}".encode()))
-
-    def _choose_option(self, body: str) -> str:
-        return zipf_choice(self.rng, self._rank_by_tone(body.split("|")))
 
     def _fill_word(self, name: str) -> str:
         value = self.words[name]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from eyas.base import provenance
-from eyas.base.config import require_range
+from eyas.base.config import PositiveInt, check_ranges
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.storage import StoragePath, write_json_atomic
@@ -64,15 +64,14 @@ class EvalConfig:
     top_k: int = 4
     nodes: int = 16
     temperature: float | None = None
-    max_tokens: int = 256
+    max_tokens: PositiveInt = 256
     dtype: Literal["float32", "bfloat16"] = "float32"
-    batch_tokens: int = 16384
+    batch_tokens: PositiveInt = 16384
     seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self.shape, self.sampling  # both validate their values
-        require_range("eval.batch_tokens", self.batch_tokens, 1)
-        require_range("eval.max_tokens", self.max_tokens, 1)
+        check_ranges("eval", self)
 
     @property
     def shape(self) -> TreeShape:

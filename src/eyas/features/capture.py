@@ -27,12 +27,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 
 from eyas.base import provenance
-from eyas.base.config import require_range
+from eyas.base.config import PositiveInt, Range, check_ranges
 from eyas.base.environment import poll, read_rank
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
@@ -90,20 +90,17 @@ class CaptureConfig:
     """
 
     dtype: StoredDtype = "fp8"
-    max_error: float = 0.1
+    max_error: Annotated[float, Range(0, 1, exclude_low=True)] = 0.1
     online: bool = False
-    world: int = 1
+    world: PositiveInt = 1
     aux_layer_ids: tuple[int, ...] | None = None
-    max_length: int | None = None
-    batch_tokens: int = 8192
-    shard_bytes: int = 256 * 1024 * 1024
-    held_out: float = 0.05
+    max_length: Annotated[int, Range(3)] | None = None
+    batch_tokens: PositiveInt = 8192
+    shard_bytes: PositiveInt = 256 * 1024 * 1024
+    held_out: Annotated[float, Range(0, 1)] = 0.05
 
     def __post_init__(self) -> None:
-        for name, low in (("batch_tokens", 1), ("shard_bytes", 1), ("max_length", 3), ("world", 1)):
-            require_range(f"capture.{name}", getattr(self, name), low)
-        require_range("capture.max_error", self.max_error, 0, 1, exclude_low=True)
-        require_range("capture.held_out", self.held_out, 0, 1)
+        check_ranges("capture", self)
 
 
 def print_chosen_layers(ids: Sequence[int], num_layers: int) -> None:

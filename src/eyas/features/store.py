@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eyas.base.errors import InputError, StageError
+from eyas.base.json_parser import parse_json
 from eyas.base.provenance import digest_bytes, digest_file
 from eyas.base.storage import StoragePath, to_json
 from eyas.features.layout import NUM_AUX_LAYERS
@@ -165,14 +166,13 @@ def find_finished_shard(directory: StoragePath, number: int, plan: str) -> Shard
     because reading terabytes would take as long as computing them.
     """
     try:
-        raw = json.loads(directory.join(record_name(number)).read_bytes())
-        shard, rows = ShardInfo(**raw["shard"]), tuple(RowInfo(**row) for row in raw["rows"])
-        path = directory.join(shard.name)
-        is_whole = raw["plan"] == plan and path.size() == shard.num_bytes
+        record = parse_json(ShardRecord, directory.join(record_name(number)).read_bytes())
+        path = directory.join(record.shard.name)
+        is_whole = record.plan == plan and path.size() == record.shard.num_bytes
         if is_whole and path.is_local:
-            is_whole = digest_file(path) == shard.digest
-        return ShardRecord(plan, shard, rows) if is_whole else None
-    except (InputError, ValueError, TypeError, KeyError):
+            is_whole = digest_file(path) == record.shard.digest
+        return record if is_whole else None
+    except (InputError, ValueError):
         return None
 
 
@@ -228,15 +228,11 @@ def read_manifest(directory: StoragePath) -> Manifest:
     if not path.exists():
         raise InputError(f"{directory} holds no finished features: {MANIFEST} is missing", "Run `eyas capture` first")
     try:
-        raw = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        raw = json.loads(data)
         if raw["schema"] != SCHEMA or raw["norm_state"] != NORM_STATE:
             problem = f"{path} has schema {raw['schema']}, and this version of eyas reads schema {SCHEMA}"
             raise InputError(problem, "Run `eyas capture` again: it replaces these features")
-        error = raw["quantisation_error"]
-        raw["quantisation_error"] = QuantizationError(**error | {"aux": tuple(error["aux"])})
-        raw["shards"] = tuple(ShardInfo(**shard) for shard in raw["shards"])
-        raw["rows"] = tuple(RowInfo(**row) for row in raw["rows"])
-        raw["aux_layer_ids"] = tuple(raw["aux_layer_ids"])
-        return Manifest(**raw)
+        return parse_json(Manifest, data)
     except (ValueError, TypeError, KeyError):
         raise InputError(f"{path} is damaged", "Run `eyas capture` again") from None

@@ -12,8 +12,10 @@ the conventions and their sources.
 """
 
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,49 +30,14 @@ ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3DraftModel", "Ea
 # The first official heads have the architecture of a plain model. Only `draft_vocab_size` marks them as heads.
 GENERIC_ARCHITECTURE = "LlamaForCausalLM"
 FILE_DTYPES = DTYPES | {"float16": torch.float16, "float64": torch.float64}  # other projects write these two
-# The values of the graph that eyas runs. Other values mean that the head was trained as another graph.
-FIXED_VALUES = {
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "num_hidden_layers": 1,
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-}
+TABLES = tomllib.loads(Path(__file__).with_name("head_config.toml").read_text(encoding="utf-8"))
+FIXED_VALUES, SIZE_KEYS = TABLES["fixed"], TABLES["sizes"]
 FIX_CONFIG = "Correct config.json, or export the head again"
 FIX_GRAPH = "Use an EAGLE-3 head with one Llama layer: eyas runs no other graph"
 # The name of `fc_norm` in older heads. SGLang still reads both; eyas writes only the new name.
 OLD_FC_NORM = "use_aux_norm"
-# Field of HeadConfig -> key of the file.
-SIZE_KEYS = {
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "num_heads": "num_attention_heads",
-    "num_kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "vocab_size": "vocab_size",
-    "draft_vocab_size": "draft_vocab_size",
-    "max_position_embeddings": "max_position_embeddings",
-    "target_hidden_size": "target_hidden_size",
-}
-# speculators omits keys that have the default of transformers' LlamaConfig. The shapes of the tensors reveal a mistake.
-SPECULATORS_DEFAULTS: dict[str, Any] = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-}
 MODELOPT_KEYS = ("use_input_layernorm_in_first_layer", "use_last_layernorm", "next_layer_regular")
 EYAS_KEYS = ("target_name", "target_digest", "trained_context", "tokenizer_digest", "template_digest")
-# The numbers that each kind of RoPE scaling needs.
-ROPE_KEYS = {
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": ("factor", "original_max_position_embeddings"),
-}
 
 
 @dataclass(frozen=True)
@@ -165,7 +132,7 @@ def _detect_layout(raw: Mapping[str, Any]) -> str:
 def _flatten(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the configuration without nested tables of sizes, with the key names of transformers 4 for Llama."""
     layer = raw.get("transformer_layer_config")
-    flat = {**SPECULATORS_DEFAULTS, **layer} if isinstance(layer, dict) else {}
+    flat = {**TABLES["speculators_defaults"], **layer} if isinstance(layer, dict) else {}
     flat |= {key: value for key, value in raw.items() if key not in flat or value is not None}
     rope = flat.get("rope_parameters")
     if isinstance(rope, dict):
@@ -261,7 +228,7 @@ class _ConfigParser:
         if not isinstance(scaling, dict) or scaling.get("rope_type") not in ROPE_TYPES:
             self.add_misfit("rope_scaling", scaling, f"null or of type {', '.join(ROPE_TYPES)}", FIX_GRAPH)
             return None
-        for key in ROPE_KEYS[scaling["rope_type"]]:
+        for key in TABLES["rope"][scaling["rope_type"]]:
             if not isinstance(scaling.get(key), int | float):
                 self.add_misfit(f"rope_scaling.{key}", scaling.get(key), f"a number for type {scaling['rope_type']}")
         return scaling

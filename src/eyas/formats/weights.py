@@ -25,6 +25,7 @@ from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from eyas.base.errors import Finding, InputError
+from eyas.formats.config import TABLES
 from eyas.model.head import Head, HeadConfig
 from eyas.model.vocab import DraftVocab
 
@@ -148,17 +149,6 @@ TORCH_FILE = "pytorch_model.bin"  # the official heads; loaded without executing
 OLD_NORM_NAMES = ("aux_norm_low.weight", "aux_norm_mid.weight", "aux_norm_high.weight")
 IGNORED_TENSORS = re.compile(r"verifier_lm_head\.weight|verifier_norm\.weight|.*rotary_emb\.inv_freq")
 EMBEDDING = "embed_tokens.weight"
-# Part of a tensor's name -> the unsupported graph that has it.
-OTHER_GRAPHS = {
-    "q_norm": "the layer of a Qwen 3 draft",
-    "k_norm": "the layer of a Qwen 3 draft",
-    "layers.1.": "a draft of more than one layer",
-    "mask_hidden": "P-EAGLE, which drafts in parallel",
-    "kv_a_proj": "multi-head latent attention",
-    "bias": "layers with a bias",
-    "fc_norm": "norms before fc without the flag fc_norm",
-    "input_norm": "a norm before fc without the flag norm_before_fc",
-}
 
 
 @dataclass(frozen=True)
@@ -278,6 +268,6 @@ def _check_tensors(tensors: Mapping[str, Tensor], config: HeadConfig) -> Iterato
         if problem is not None:
             yield Finding("misfit", problem, fix)
     for name in sorted(set(tensors) - set(expected)):
-        graph = next((f" ({graph})" for part, graph in OTHER_GRAPHS.items() if part in name), "")
+        graph = next((f" ({graph})" for part, graph in TABLES["other_graphs"].items() if part in name), "")
         problem = f"The file has the unexpected tensor {name}{graph}"
         yield Finding("misfit", problem, "Use an EAGLE-3 head whose flags match its tensors")

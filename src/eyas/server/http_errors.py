@@ -16,37 +16,13 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from eyas.base.errors import EyasError
+from eyas.base.json_parser import describe_requirement
 from eyas.engine.async_engine import Draining, QueueFull
 from eyas.server.openai_responses import ErrorBody, ErrorResponse
 
 MAX_VALUE_CHARS = 60  # a message quotes a wrong value up to this length
 INVALID_REQUEST = "invalid_request_error"
 RETRY_AFTER_S = "1"  # a slot frees up within about the time of one response; clients back off further by themselves
-REQUIREMENTS = {
-    # pydantic's error type -> what the value must be
-    "string_type": "a string",
-    "bool_type": "true or false",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "int_parsing_size": "a smaller number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "none_required": "null",
-    "list_type": "a list",
-    "dict_type": "a JSON object",
-    "model_type": "a JSON object",
-    "model_attributes_type": "a JSON object",
-    "greater_than": "greater than {gt}",
-    "greater_than_equal": "at least {ge}",
-    "less_than_equal": "at most {le}",
-    "literal_error": "one of {expected}",
-    "string_pattern_mismatch": "a string that matches {pattern}",
-    "string_too_short": "a string with at least {min_length} character",
-    "too_short": "a list with at least {min_length} item",
-    "too_long": "a list with at most {max_length} items",
-    "union_tag_invalid": "an object whose {discriminator} is one of {expected_tags}",
-    "union_tag_not_found": "an object with the key {discriminator}",
-}
 
 
 class ApiError(HTTPException):
@@ -129,7 +105,7 @@ def to_validation_error(
     if first["type"] == "unknown_tool":
         return bad_request(first["msg"], param=param, code="unknown_tool")
     # A union gives one error for each of its branches, all about the same parameter.
-    wanted = [_requirement(error) for error, other in zip(errors, paths, strict=True) if other[:1] == path[:1]]
+    wanted = [describe_requirement(error) for error, other in zip(errors, paths, strict=True) if other[:1] == path[:1]]
     text = f"{param or 'The request body'} is {_format_value(first['input'])}, but must be "
     return bad_request(f"{text}{' or '.join(dict.fromkeys(wanted))}.", param=param, code="invalid_value")
 
@@ -206,14 +182,6 @@ def _parameter_path(error: Mapping[str, Any], body: Any) -> tuple[str, ...]:
         if is_key or (error["type"] == "missing" and part == error["loc"][-1]):
             parts.append(str(part))
     return tuple(parts)
-
-
-def _requirement(error: Mapping[str, Any]) -> str:
-    """Returns what a value must be, as the end of the sentence "x is 3, but must be ...", for example "at most 2"."""
-    if error["type"] == "missing":
-        return f"an object with the key {error['loc'][-1]}"
-    limits = {key: f"{limit:g}" if isinstance(limit, float) else limit for key, limit in error.get("ctx", {}).items()}
-    return REQUIREMENTS.get(error["type"], "another value").format(**limits)
 
 
 def _format_value(value: Any) -> str:

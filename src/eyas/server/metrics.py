@@ -8,38 +8,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from eyas.base.config import load_toml
 from eyas.engine.async_engine import EngineStats
 from eyas.engine.canary import CanaryStatus
 from eyas.engine.counters import STEP_BOUNDS, EngineCounters
-from eyas.server.request_metrics import RequestMetrics, build_histogram
+from eyas.server.request_metrics import TABLES, RequestMetrics, build_histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FINISH_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}  # eyas's -> vLLM's
 MIN_PERIOD_S = 1.0  # of the throughput
-# Metric -> its other names: old ones of vLLM, and those of SGLang. A counter's own name is that name without `_total`,
-# which vLLM's k8s dashboard asks for.
-ALIASES = {
-    "vllm:kv_cache_usage_perc": ("vllm:gpu_cache_usage_perc", "sglang:token_usage"),
-    "vllm:inter_token_latency_seconds": ("vllm:time_per_output_token_seconds", "sglang:inter_token_latency_seconds"),
-    "vllm:time_to_first_token_seconds": ("sglang:time_to_first_token_seconds",),
-    "vllm:e2e_request_latency_seconds": ("sglang:e2e_request_latency_seconds",),
-    "vllm:num_requests_running": ("sglang:num_running_reqs",),
-    "vllm:num_requests_waiting": ("sglang:num_queue_reqs",),
-    "vllm:prompt_tokens": ("sglang:prompt_tokens",),
-    "vllm:generation_tokens": ("sglang:generation_tokens",),
-    "vllm:prefix_cache_hits": ("vllm:prompt_tokens_cached", "sglang:cached_tokens", "vllm:prefix_cache_hits"),
-    "vllm:prefix_cache_queries": ("vllm:prefix_cache_queries",),
-}
-
-TEXTS = load_toml(Path(__file__).with_name("metrics.toml"))
+Values = dict[str, float | Mapping[str, float]]
+"""Name of a metric -> its value; for a metric with a label: name -> label -> value."""
 FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
@@ -85,40 +69,38 @@ class ServerMetrics(Collector):
         """Yields every metric. Those about the model get the labels model_name and engine."""
         stats = self._read_stats()
         stats = replace(stats, counters=stats.counters.since(self._base))
-        canary = () if stats.canary is None else _canary_metrics(stats.canary)
+        values = _engine_values(stats) | self._sglang_values(stats)
+        values |= {} if stats.canary is None else _canary_values(stats.canary)
         of_model = chain(
-            _engine_metrics(stats),
-            _speculation_metrics(stats),
-            self._sglang_metrics(stats),
-            canary,
+            _build_metrics(values),
+            _cache_and_step_metrics(stats),
             *(collector.collect() for collector in self._collectors),
         )
         for metric in of_model:
             samples = _without_created(metric)
             metric.samples = [sample._replace(labels={**self.labels, **sample.labels}) for sample in samples]
             yield metric
-            yield from (_renamed(metric, name) for name in ALIASES.get(metric.name, ()))
+            yield from (_renamed(metric, name) for name in TABLES["alias"].get(metric.name, ()))
         for metric in chain(*(collector.collect() for collector in self.requests.http_collectors)):
             metric.samples = _without_created(metric)
             yield metric
 
-    def _sglang_metrics(self, stats: EngineStats) -> Iterator[Metric]:
-        """Yields the gauges of SGLang that no metric of vLLM has."""
+    def _sglang_values(self, stats: EngineStats) -> Values:
+        """Returns the gauges of SGLang that no metric of vLLM has."""
         counters, now_s = stats.counters, time.monotonic()
         if now_s - self._counted_at_s >= MIN_PERIOD_S:
             self._throughput = max(counters.output_tokens - self._counted, 0) / (now_s - self._counted_at_s)
             self._counted, self._counted_at_s = counters.output_tokens, now_s
         accepted = sum(counters.accepted_per_position)
-        gauges = {
-            "gen_throughput": self._throughput,
-            "cache_hit_rate": counters.cached_tokens / max(counters.prompt_tokens, 1),
-            "num_used_tokens": stats.kv_used,
-            "kv_used_tokens": stats.kv_used,
-            "max_total_num_tokens": stats.kv_total,
-            "spec_accept_length": 1 + accepted / max(counters.drafts, 1),
-            "spec_accept_rate": accepted / max(counters.draft_tokens, 1),
+        return {
+            "sglang:gen_throughput": self._throughput,
+            "sglang:cache_hit_rate": counters.cached_tokens / max(counters.prompt_tokens, 1),
+            "sglang:num_used_tokens": stats.kv_used,
+            "sglang:kv_used_tokens": stats.kv_used,
+            "sglang:max_total_num_tokens": stats.kv_total,
+            "sglang:spec_accept_length": 1 + accepted / max(counters.drafts, 1),
+            "sglang:spec_accept_rate": accepted / max(counters.draft_tokens, 1),
         }
-        yield from _build_metrics({f"sglang:{name}": value for name, value in gauges.items()})
 
 
 def _without_created(metric: Metric) -> list[Sample]:
@@ -134,73 +116,62 @@ def _renamed(metric: Metric, name: str) -> Metric:
     return copy
 
 
-def _build_metrics(values: Mapping[str, float | Mapping[str, float]]) -> Iterator[Metric]:
-    """Yields metrics of metrics.toml. values: name -> value; for a metric with a label: name -> label -> value."""
+def _build_metrics(values: Values) -> Iterator[Metric]:
+    """Yields metrics of metrics.toml."""
     for name, value in values.items():
-        kind, family = next((kind, family) for kind, family in FAMILIES.items() if name in TEXTS[kind])
+        kind, family = next((kind, family) for kind, family in FAMILIES.items() if name in TABLES[kind])
         if isinstance(value, Mapping):
-            metric = family(name, TEXTS[kind][name], labels=[TEXTS["label"][name]])
+            metric = family(name, TABLES[kind][name], labels=[TABLES["label"][name]])
             for label, part in value.items():
                 metric.add_metric([label], part)
             yield metric
         else:
-            yield family(name, TEXTS[kind][name], value)
+            yield family(name, TABLES[kind][name], value)
 
 
-def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
-    counters = stats.counters
-    yield from _build_metrics(
-        {
-            "vllm:num_requests_running": stats.running,
-            "vllm:num_requests_waiting": stats.waiting,
-            "vllm:kv_cache_usage_perc": stats.kv_used / stats.kv_total,
-        }
-    )
+def _cache_and_step_metrics(stats: EngineStats) -> Iterator[Metric]:
     info = {"block_size": "1", "num_gpu_blocks": str(stats.kv_total), "enable_prefix_caching": "True"}
     config = GaugeMetricFamily("vllm:cache_config_info", "Always 1; the labels describe the KV cache.", labels=[*info])
     config.add_metric([*info.values()], 1)
     yield config
     name, text = "vllm:iteration_tokens_total", "Prompt tokens of a prefill, or output tokens of a round."
-    yield build_histogram(name, text, STEP_BOUNDS, counters.steps, counters.step_tokens)
-    yield from _build_metrics(
-        {
-            "vllm:num_preemptions": counters.preemptions,
-            "eyas_device_syncs": counters.device_syncs,
-            "vllm:prompt_tokens": counters.prompt_tokens,
-            "vllm:generation_tokens": counters.output_tokens,
-            "vllm:prefix_cache_queries": counters.prompt_tokens,
-            "vllm:prefix_cache_hits": counters.cached_tokens,
-            "vllm:request_success": {name: counters.finished.get(own, 0) for own, name in FINISH_REASONS.items()},
-        }
-    )
+    yield build_histogram(name, text, STEP_BOUNDS, stats.counters.steps, stats.counters.step_tokens)
 
 
-def _speculation_metrics(stats: EngineStats) -> Iterator[Metric]:
+def _engine_values(stats: EngineStats) -> Values:
     counters, accepted = stats.counters, stats.counters.accepted_per_position
-    yield from _build_metrics(
-        {
-            "vllm:spec_decode_num_drafts": counters.drafts,
-            "vllm:spec_decode_num_draft_tokens": counters.draft_tokens,
-            "vllm:spec_decode_num_accepted_tokens": sum(accepted),
-            "vllm:spec_decode_num_accepted_tokens_per_pos": {str(i): count for i, count in enumerate(accepted)},
-            "eyas_arm_info": {counters.arm: 1},
-            "eyas_rounds": counters.rounds_by_arm,
-        }
-    )
+    values: Values = {
+        "vllm:num_requests_running": stats.running,
+        "vllm:num_requests_waiting": stats.waiting,
+        "vllm:kv_cache_usage_perc": stats.kv_used / stats.kv_total,
+        "vllm:num_preemptions": counters.preemptions,
+        "eyas_device_syncs": counters.device_syncs,
+        "vllm:prompt_tokens": counters.prompt_tokens,
+        "vllm:generation_tokens": counters.output_tokens,
+        "vllm:prefix_cache_queries": counters.prompt_tokens,
+        "vllm:prefix_cache_hits": counters.cached_tokens,
+        "vllm:request_success": {name: counters.finished.get(own, 0) for own, name in FINISH_REASONS.items()},
+        "vllm:spec_decode_num_drafts": counters.drafts,
+        "vllm:spec_decode_num_draft_tokens": counters.draft_tokens,
+        "vllm:spec_decode_num_accepted_tokens": sum(accepted),
+        "vllm:spec_decode_num_accepted_tokens_per_pos": {str(i): count for i, count in enumerate(accepted)},
+        "eyas_arm_info": {counters.arm: 1},
+        "eyas_rounds": counters.rounds_by_arm,
+    }
     if stats.speedup is not None:
         sides = {"now": stats.speedup.value, "low": stats.speedup.low, "high": stats.speedup.high}
-        yield from _build_metrics({f"eyas_speedup_{side}": value for side, value in sides.items()})
+        values |= {f"eyas_speedup_{side}": value for side, value in sides.items()}
+    return values
 
 
-def _canary_metrics(canary: CanaryStatus) -> Iterator[Metric]:
-    yield from _build_metrics(
-        {
-            "eyas_head_rounds": canary.rounds,
-            "eyas_head_accepted_tokens": canary.tokens,
-            "eyas_canary_share": canary.share,
-            "eyas_canary_info": {canary.state: 1},
-        }
-    )
+def _canary_values(canary: CanaryStatus) -> Values:
+    values: Values = {
+        "eyas_head_rounds": canary.rounds,
+        "eyas_head_accepted_tokens": canary.tokens,
+        "eyas_canary_share": canary.share,
+        "eyas_canary_info": {canary.state: 1},
+    }
     if canary.ratio is not None:
         sides = {"": canary.ratio.value, "_low": canary.ratio.interval.low, "_high": canary.ratio.interval.high}
-        yield from _build_metrics({f"eyas_canary_ratio{side}": value for side, value in sides.items()})
+        values |= {f"eyas_canary_ratio{side}": value for side, value in sides.items()}
+    return values

@@ -10,16 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from eyas.engine.request import Speculation
-from eyas.server.openai_messages import (
-    SOME,
-    WHOLE,
-    AllowedTools,
-    Messages,
-    StrictModel,
-    Tool,
-    ToolChoice,
-    ToolReference,
-)
+from eyas.server import openai_messages as wire
 from eyas.server.schema_rules import any_of, at_most_one, given, null, rules
 
 MAX_CHOICES = 128  # OpenAI's bound on n; here on all outputs of one call
@@ -28,7 +19,7 @@ MAX_LOGPROBS = 20
 MAX_TOKENS = 2**31 - 1  # no context is longer
 
 
-class StreamOptions(StrictModel):
+class StreamOptions(wire.StrictModel):
     """Options of a streamed response.
 
     Attributes:
@@ -44,7 +35,7 @@ class StreamOptions(StrictModel):
     include_rounds: bool | None = None
 
 
-class JsonSchema(StrictModel):
+class JsonSchema(wire.StrictModel):
     """A JSON Schema for the output."""
 
     name: str
@@ -53,19 +44,19 @@ class JsonSchema(StrictModel):
     strict: bool | None = None
 
 
-class TextFormat(StrictModel):
+class TextFormat(wire.StrictModel):
     """Output without a constraint."""
 
     type: Literal["text"]
 
 
-class JsonObjectFormat(StrictModel):
+class JsonObjectFormat(wire.StrictModel):
     """Output that is any JSON object."""
 
     type: Literal["json_object"]
 
 
-class JsonSchemaFormat(StrictModel):
+class JsonSchemaFormat(wire.StrictModel):
     """Output that is JSON of a given schema."""
 
     type: Literal["json_schema"]
@@ -75,12 +66,12 @@ class JsonSchemaFormat(StrictModel):
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 Schema = dict[str, Any] | str
 StopString = Annotated[str, Field(min_length=1)]
-TokenId = Annotated[int, Field(ge=0), WHOLE]
-NumTokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, description="A number of output tokens."), WHOLE]
-NumLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE]
+TokenId = Annotated[int, Field(ge=0), wire.WHOLE]
+NumTokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, description="A number of output tokens."), wire.WHOLE]
+NumLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), wire.WHOLE]
 
 
-class StructuredOutputs(StrictModel):
+class StructuredOutputs(wire.StrictModel):
     """Constraints on the output under vLLM's name `structured_outputs`: json (a schema) or regex."""
 
     model_config = rules(any_of(null("json"), null("regex")))
@@ -88,7 +79,7 @@ class StructuredOutputs(StrictModel):
     regex: str | None = None
 
 
-class IgnoredParameters(StrictModel):
+class IgnoredParameters(wire.StrictModel):
     """Parameters that clients send and that do not change the response. Other unknown parameters are rejected."""
 
     user: str | None = Field(None, description="Ignored.")
@@ -120,7 +111,7 @@ class GenerationRequest(IgnoredParameters):
     model: Annotated[str, Field(description="Name of the served model, as in GET /v1/models.")]
     temperature: Annotated[float, Field(ge=0, le=2, description="Default 1, as OpenAI's. 0 is greedy.")] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, description="0 or -1: all tokens."), WHOLE] | None = None
+    top_k: Annotated[int, Field(ge=-1, description="0 or -1: all tokens."), wire.WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -132,8 +123,10 @@ class GenerationRequest(IgnoredParameters):
         ]
         | None
     ) = Field(None, description="Token id (as a string) -> value that is added to its logit.")
-    seed: Annotated[int, WHOLE] | None = Field(None, description="Any integer, modulo 2**62. Choice i uses seed + i.")
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES, description="Choices for each prompt."), WHOLE] | None = None
+    seed: Annotated[int, wire.WHOLE] | None = Field(
+        None, description="Any integer, modulo 2**62. Choice i uses seed + i."
+    )
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES, description="Choices for each prompt."), wire.WHOLE] | None = None
     max_tokens: NumTokens | None = Field(None, description="0: no output, only the usage of the prompt.")
     min_tokens: NumTokens | None = Field(None, description="No end of turn and no stop token before; max_tokens wins.")
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
@@ -152,11 +145,11 @@ class GenerationRequest(IgnoredParameters):
     skip_special_tokens: bool | None = Field(None, description="Default true. false: texts show special tokens.")
 
 
-def chosen_names(choice: ToolChoice | None) -> list[str] | None:
+def chosen_names(choice: wire.ToolChoice | None) -> list[str] | None:
     """Returns the names of the functions that a `tool_choice` restricts calls to; None for all."""
-    if isinstance(choice, ToolReference):
+    if isinstance(choice, wire.ToolReference):
         return [choice.function.name]
-    if isinstance(choice, AllowedTools):
+    if isinstance(choice, wire.AllowedTools):
         return [tool.function.name for tool in choice.allowed_tools.tools]
     return None
 
@@ -182,17 +175,17 @@ class ChatRequest(GenerationRequest):
         any_of(  # few branches in all: a generator of requests combines those of every rule
             given("tool_choice", {"const": "none"}),
             {"properties": {"tool_choice": {"type": "null"}, "tools": {"enum": [[], None]}}},
-            {"properties": {"tools": SOME, **NO_REGEX}, "required": ["tools"]},
+            {"properties": {"tools": wire.SOME, **NO_REGEX}, "required": ["tools"]},
         ),
         any_of(null("top_logprobs"), given("logprobs", {"const": True})),
     )
 
-    messages: Messages
+    messages: wire.Messages
     max_completion_tokens: NumTokens | None = Field(None, description="As max_tokens; it wins.")
     logprobs: bool | None = None
     top_logprobs: NumLogprobs | None = Field(None, description="Needs logprobs.")
-    tools: list[Tool] | None = Field(None, description="Functions that the model may call.")
-    tool_choice: ToolChoice | None = Field(None, description="auto (default with tools); none: as without tools.")
+    tools: list[wire.Tool] | None = Field(None, description="Functions that the model may call.")
+    tool_choice: wire.ToolChoice | None = Field(None, description="auto (default with tools); none: as without tools.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables of the target's chat template.")
     reasoning_effort: ReasoningEffort | None = Field(None, description="A variable of the template; none: no thoughts.")
     parallel_tool_calls: bool | None = Field(None, description="Default true. false: at most one call in an answer.")
@@ -208,7 +201,7 @@ class ChatRequest(GenerationRequest):
 
     @field_validator("tool_choice")
     @classmethod
-    def _names_tools(cls, value: ToolChoice | None, info: ValidationInfo) -> ToolChoice | None:
+    def _names_tools(cls, value: wire.ToolChoice | None, info: ValidationInfo) -> wire.ToolChoice | None:
         if value not in (None, "none"):
             check_tool_choice(chosen_names(value) or (), [tool.function.name for tool in info.data.get("tools") or ()])
         return value
@@ -232,7 +225,7 @@ class CompletionRequest(GenerationRequest):
     best_of: Literal[1] | None = Field(None, description="Not supported beyond 1.")
 
 
-class TokenizeRequest(StrictModel):
+class TokenizeRequest(wire.StrictModel):
     """The body of a request to POST /tokenize, as in vLLM: a prompt, or messages as the chat route takes them."""
 
     model_config = rules(
@@ -241,8 +234,8 @@ class TokenizeRequest(StrictModel):
     )
     model: str | None = None
     prompt: str | None = None
-    messages: Messages | None = None
-    tools: list[Tool] | None = None
+    messages: wire.Messages | None = None
+    tools: list[wire.Tool] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     @model_validator(mode="after")
@@ -252,7 +245,7 @@ class TokenizeRequest(StrictModel):
         return self
 
 
-class PredictRequest(StrictModel):
+class PredictRequest(wire.StrictModel):
     """The body of Vertex AI's predict. Each instance is a body of /v1/chat/completions or /v1/completions."""
 
     instances: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_CHOICES)]

@@ -7,41 +7,16 @@ observed when a request has finished. Aborted requests are counted apart.
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from pathlib import Path
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from eyas.base.config import load_toml
 from eyas.engine.request import RequestOutput
 
-# Upper bounds in seconds. They are vLLM's, and three below for the time between tokens, because a small target on a GPU
-# is faster than vLLM's first bound.
-TTFT_BUCKETS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75)
-TTFT_BUCKETS_S += (1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
-ITL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75)
-ITL_BUCKETS_S += (1, 2.5, 5, 7.5, 10, 20, 40, 80)
-E2E_BUCKETS_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
-N_BUCKETS = (1, 2, 5, 10, 20)
-PREEMPTION_BUCKETS = (0, 1, 2, 5, 10)
-HTTP_BUCKETS_S = (0.1, 0.5, 1, 5, 30, 120)
-TOKENS = ()  # stands for the bounds 1, 2, 5, 10 and so on up to the context
-
-_HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
-    "time_to_first_token_seconds": ("Time to the first token, observed as it arrives, in seconds.", TTFT_BUCKETS_S),
-    "inter_token_latency_seconds": ("Time between two rounds of a request, in seconds.", ITL_BUCKETS_S),
-    "request_time_per_output_token_seconds": ("Mean time per output token of a request, in seconds.", ITL_BUCKETS_S),
-    "e2e_request_latency_seconds": ("Time to the last token of a finished request, in seconds.", E2E_BUCKETS_S),
-    "request_queue_time_seconds": ("Time in the queue, in seconds.", E2E_BUCKETS_S),
-    "request_prefill_time_seconds": ("Time from the queue to the first token, in seconds.", E2E_BUCKETS_S),
-    "request_decode_time_seconds": ("Time from the first token to the last, in seconds.", E2E_BUCKETS_S),
-    "request_inference_time_seconds": ("Time from the queue to the last token, in seconds.", E2E_BUCKETS_S),
-    "request_prompt_tokens": ("Prompt tokens of a finished request.", TOKENS),
-    "request_generation_tokens": ("Output tokens of a finished request.", TOKENS),
-    "request_max_num_generation_tokens": ("Output tokens of the longest choice of a call.", TOKENS),
-    "request_params_max_tokens": ("The limit of output tokens of a finished request.", TOKENS),
-    "request_params_n": ("The choices that a call asks for.", N_BUCKETS),
-    "request_num_preemptions": ("Preemptions of a finished request.", PREEMPTION_BUCKETS),
-}
+TABLES = load_toml(Path(__file__).with_name("metrics.toml"))
 
 
 class RequestMetrics:
@@ -56,10 +31,11 @@ class RequestMetrics:
     """
 
     def __init__(self, max_context: int) -> None:
-        bounds = _one_two_five(max_context)
+        bounds = TABLES["buckets"] | {"tokens": _one_two_five(max_context)}
         self._histograms = {
-            name: _FastHistogram(f"vllm:{name}", text, buckets or bounds)
-            for name, (text, buckets) in _HISTOGRAMS.items()
+            name: _FastHistogram(f"vllm:{name}", text, bounds[kind])
+            for kind, texts in TABLES["histogram"].items()
+            for name, text in texts.items()
         }
         text = "Requests whose client left, or that the server stopped, before or after their first token."
         self._aborted = Counter("eyas_aborted_requests", text, ["phase"], registry=None)
@@ -70,7 +46,7 @@ class RequestMetrics:
         labels, text = ["method", "status", "handler"], "HTTP responses, by status class."
         self._responses = Counter("http_requests", text, labels, registry=None)
         name, text = "http_request_duration_seconds", "Time from a request to the end of its response, in seconds."
-        self._durations_s = Histogram(name, text, ["method", "handler"], buckets=HTTP_BUCKETS_S, registry=None)
+        self._durations_s = Histogram(name, text, ["method", "handler"], buckets=bounds["http"], registry=None)
         self.collectors = (*self._histograms.values(), self._aborted, self._rejections)
         self.http_collectors = (self._responses, self._durations_s)
 

@@ -17,32 +17,32 @@ from typing import Any, Literal
 from pydantic import Field
 
 from eyas.engine.request import RequestOutput
+from eyas.server import openai_responses as responses
 from eyas.server.generation import Generation, OutputDelta
 from eyas.server.http_errors import ApiError
-from eyas.server.openai_responses import ChatChunkChoice, ResponseModel, TokenLogprobs, Usage
 from eyas.server.response_builder import ChatResponseBuilder
 from eyas.server.responses_api_requests import ResponsesRequest
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
-class TextPart(ResponseModel):
+class TextPart(responses.ResponseModel):
     """The text of a message."""
 
     type: Literal["output_text"]
     text: str
     annotations: list[Any]
-    logprobs: list[TokenLogprobs]
+    logprobs: list[responses.TokenLogprobs]
 
 
-class ReasoningPart(ResponseModel):
+class ReasoningPart(responses.ResponseModel):
     """The text of a reasoning item."""
 
     type: Literal["reasoning_text"]
     text: str
 
 
-class MessageOutput(ResponseModel):
+class MessageOutput(responses.ResponseModel):
     """A message of the model."""
 
     type: Literal["message"]
@@ -52,7 +52,7 @@ class MessageOutput(ResponseModel):
     content: list[TextPart]
 
 
-class CallOutput(ResponseModel):
+class CallOutput(responses.ResponseModel):
     """A function call of the model. arguments: a JSON object as text."""
 
     type: Literal["function_call"]
@@ -63,7 +63,7 @@ class CallOutput(ResponseModel):
     status: Status
 
 
-class ReasoningOutput(ResponseModel):
+class ReasoningOutput(responses.ResponseModel):
     """The thoughts of the model."""
 
     type: Literal["reasoning"]
@@ -76,43 +76,36 @@ class ReasoningOutput(ResponseModel):
 OutputItem = MessageOutput | CallOutput | ReasoningOutput
 
 
-class InputDetails(ResponseModel):
+class InputDetails(responses.PromptDetails):
     """The input tokens that were found in the prefix cache. The server does not count those that it adds."""
 
-    cached_tokens: int
     cache_write_tokens: int
 
 
-class OutputDetails(ResponseModel):
-    """The output tokens that are thoughts."""
-
-    reasoning_tokens: int
-
-
-class ResponsesUsage(ResponseModel):
+class ResponsesUsage(responses.ResponseModel):
     """The token counts of one call."""
 
     input_tokens: int
     input_tokens_details: InputDetails
     output_tokens: int
-    output_tokens_details: OutputDetails
+    output_tokens_details: responses.CompletionDetails
     total_tokens: int
 
 
-class IncompleteDetails(ResponseModel):
+class IncompleteDetails(responses.ResponseModel):
     """Why a response is incomplete."""
 
     reason: Literal["max_output_tokens"]
 
 
-class ResponsesError(ResponseModel):
+class ResponsesError(responses.ResponseModel):
     """Why a response failed."""
 
     code: Literal["server_error"]
     message: str
 
 
-class ResponsesResponse(ResponseModel):
+class ResponsesResponse(responses.ResponseModel):
     """The body of a response to POST /v1/responses without stream."""
 
     id: str
@@ -157,7 +150,7 @@ class ResponsesBuilder:
         self._reason: str | None = None
         self._num_events = 0
 
-    def build_response(self, outputs: Sequence[RequestOutput], usage: Usage) -> ResponsesResponse:
+    def build_response(self, outputs: Sequence[RequestOutput], usage: responses.Usage) -> ResponsesResponse:
         """Builds the response of a call without stream."""
         (choice,) = self._chat.build_response(outputs, usage).choices
         message = choice.message
@@ -182,7 +175,7 @@ class ResponsesBuilder:
             if choice.finish_reason is not None:
                 yield from self._finish(choice.finish_reason)
 
-    def end(self, usage: Usage, outputs: Sequence[RequestOutput]) -> Iterator[dict[str, Any]]:
+    def end(self, usage: responses.Usage, outputs: Sequence[RequestOutput]) -> Iterator[dict[str, Any]]:
         """Yields the last event."""
         response = self._response(self._chat.add_details(usage, outputs))
         yield self._event(f"response.{response.status}", response=response.model_dump())
@@ -193,7 +186,7 @@ class ResponsesBuilder:
         failure = {"code": "server_error", "message": error.body.error.message}
         yield self._event("response.failed", response=response | {"status": "failed", "error": failure})
 
-    def _add_choice(self, choice: ChatChunkChoice) -> Iterator[dict[str, Any]]:
+    def _add_choice(self, choice: responses.ChatChunkChoice) -> Iterator[dict[str, Any]]:
         part = choice.delta
         logprobs = [] if choice.logprobs is None else choice.logprobs.content
         yield from self._add_texts(part.reasoning_content, part.content, logprobs)
@@ -203,7 +196,9 @@ class ResponsesBuilder:
             elif call.function.arguments:
                 yield from self._grow_call(call.function.arguments)
 
-    def _add_texts(self, reasoning: str, content: str, logprobs: Sequence[TokenLogprobs]) -> Iterator[dict[str, Any]]:
+    def _add_texts(
+        self, reasoning: str, content: str, logprobs: Sequence[responses.TokenLogprobs]
+    ) -> Iterator[dict[str, Any]]:
         if reasoning:
             yield from self._add_text("reasoning", reasoning, [])
         if content:
@@ -274,7 +269,7 @@ class ResponsesBuilder:
         self._num_events += 1
         return {"type": kind, "sequence_number": self._num_events - 1, **fields}
 
-    def _response(self, usage: Usage | None) -> ResponsesResponse:
+    def _response(self, usage: responses.Usage | None) -> ResponsesResponse:
         is_cut = self._reason == "length"
         return ResponsesResponse.model_validate(
             {
@@ -330,7 +325,7 @@ def _describe(body: ResponsesRequest) -> dict[str, Any]:
     }
 
 
-def _convert_usage(usage: Usage) -> dict[str, Any]:
+def _convert_usage(usage: responses.Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens, "cache_write_tokens": 0},

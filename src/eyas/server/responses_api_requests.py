@@ -3,40 +3,12 @@
 The server keeps no responses: clients send the whole conversation as `input`, and get output items that fit there.
 """
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
-from eyas.server.openai_messages import (
-    SOME,
-    WHOLE,
-    AllowedTools,
-    AllowedToolSet,
-    AssistantMessage,
-    ChatMessage,
-    FunctionCall,
-    FunctionName,
-    FunctionReference,
-    StrictModel,
-    SystemMessage,
-    Tool,
-    ToolCall,
-    ToolMessage,
-    ToolReference,
-    UserMessage,
-)
-from eyas.server.openai_requests import (
-    MAX_LOGPROBS,
-    MAX_TOKENS,
-    ChatRequest,
-    IgnoredParameters,
-    JsonObjectFormat,
-    JsonSchemaFormat,
-    ReasoningEffort,
-    ResponseFormat,
-    TextFormat,
-    check_tool_choice,
-)
+from eyas.server import openai_messages as chat
+from eyas.server import openai_requests as requests
 from eyas.server.schema_rules import any_of, given, rules
 
 LOGPROBS = "message.output_text.logprobs"
@@ -44,7 +16,7 @@ Status = Literal["in_progress", "completed", "incomplete"]
 Include = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
 
 
-class InputText(StrictModel):
+class InputText(chat.StrictModel):
     """A text part of an item. Clients copy `annotations` and `logprobs` from responses."""
 
     type: Literal["input_text", "output_text", "reasoning_text", "summary_text", "text"]
@@ -56,7 +28,7 @@ class InputText(StrictModel):
 InputTexts = Annotated[list[InputText], Field(min_length=1)]
 
 
-class _Item(StrictModel):
+class _Item(chat.StrictModel):
     id: str | None = None
     status: Status | None = None
 
@@ -110,24 +82,24 @@ InputItem = Annotated[
 ]
 
 
-class FunctionTool(StrictModel):
+class FunctionTool(chat.StrictModel):
     """A function that the model may call. strict: default false, as in the chat API."""
 
     type: Literal["function"]
-    name: FunctionName
+    name: chat.FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class NamedTool(StrictModel):
+class NamedTool(chat.StrictModel):
     """A function by its name."""
 
     type: Literal["function"]
-    name: FunctionName
+    name: chat.FunctionName
 
 
-class NamedTools(StrictModel):
+class NamedTools(chat.StrictModel):
     """A `tool_choice` that restricts the tools."""
 
     type: Literal["allowed_tools"]
@@ -135,7 +107,7 @@ class NamedTools(StrictModel):
     tools: Annotated[list[NamedTool], Field(min_length=1)]
 
 
-class SchemaFormat(StrictModel):
+class SchemaFormat(chat.StrictModel):
     """Output that is JSON of a given schema."""
 
     type: Literal["json_schema"]
@@ -145,41 +117,43 @@ class SchemaFormat(StrictModel):
     strict: bool | None = None
 
 
-class TextConfig(StrictModel):
+class TextConfig(chat.StrictModel):
     """The form of the text. verbosity: ignored."""
 
-    format: Annotated[TextFormat | JsonObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    format: (
+        Annotated[requests.TextFormat | requests.JsonObjectFormat | SchemaFormat, Field(discriminator="type")] | None
+    ) = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class Reasoning(StrictModel):
+class Reasoning(chat.StrictModel):
     """The effort of the thoughts. No summary is written; the thoughts themselves are in the response."""
 
-    effort: ReasoningEffort | None = None
+    effort: requests.ReasoningEffort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = Field(None, description="Ignored.")
     generate_summary: Literal["auto", "concise", "detailed"] | None = Field(None, description="Ignored.")
 
 
-class ResponsesStreamOptions(StrictModel):
+class ResponsesStreamOptions(chat.StrictModel):
     """Options of a streamed response. include_obfuscation: ignored."""
 
     include_obfuscation: bool | None = None
 
 
-class ResponsesRequest(IgnoredParameters):
+class ResponsesRequest(requests.IgnoredParameters):
     """The body of a request to POST /v1/responses."""
 
     model_config = rules(
-        any_of({"properties": {"tool_choice": {"enum": ["none", "auto", None]}}}, given("tools", SOME)),
+        any_of({"properties": {"tool_choice": {"enum": ["none", "auto", None]}}}, given("tools", chat.SOME)),
     )
 
     model: Annotated[str, Field(description="Name of the served model, as in GET /v1/models.")]
     input: Annotated[str | Annotated[list[InputItem], Field(min_length=1)], Field(description="The conversation.")]
     instructions: str | None = Field(None, description="A system message in front of the conversation.")
-    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS), WHOLE] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=requests.MAX_TOKENS), chat.WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=2, description="Default 1. 0 is greedy.")] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=requests.MAX_LOGPROBS), chat.WHOLE] | None = None
     include: list[Include] | None = Field(None, description=f"{LOGPROBS}: log-probabilities of the text.")
     tools: list[FunctionTool] | None = Field(None, description="Functions that the model may call.")
     tool_choice: (
@@ -207,44 +181,42 @@ class ResponsesRequest(IgnoredParameters):
         is_named = isinstance(value, NamedTool | NamedTools)
         named = [tool.name for tool in getattr(value, "tools", [value])] if is_named else []
         if is_named or value == "required":
-            check_tool_choice(named, [tool.name for tool in info.data.get("tools") or ()])
+            requests.check_tool_choice(named, [tool.name for tool in info.data.get("tools") or ()])
         return value
 
-    def to_chat(self) -> ChatRequest:
+    def to_chat(self) -> requests.ChatRequest:
         """Returns the chat request with the same meaning."""
         has_logprobs = LOGPROBS in (self.include or ())
         shared = ("model", "temperature", "top_p", "parallel_tool_calls", "stream", "user", "metadata")
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         parameters = {name: getattr(self, name) for name in shared} | {
-            "messages": [*self._system_messages(), *_to_messages(self.input)],
+            "messages": [*system, *_to_messages(self.input)],
             "max_tokens": self.max_output_tokens,
             "logprobs": has_logprobs or None,
             "top_logprobs": self.top_logprobs if has_logprobs else None,
-            "tools": None if self.tools is None else [_to_tool(tool) for tool in self.tools],
-            "tool_choice": _to_choice(self.tool_choice) if self.tools else None,
-            "response_format": None if self.text is None else _to_format(self.text.format),
+            "tools": None if self.tools is None else [_nest(tool) for tool in self.tools],
+            "tool_choice": _nest(self.tool_choice) if self.tools else None,
+            "response_format": None if self.text is None else _nest(self.text.format),
             "reasoning_effort": None if self.reasoning is None else self.reasoning.effort,
         }
-        return ChatRequest.model_validate(parameters)
-
-    def _system_messages(self) -> list[SystemMessage]:
-        return [] if not self.instructions else [SystemMessage(role="system", content=self.instructions)]
+        return requests.ChatRequest.model_validate(parameters)
 
 
 def _text(content: str | list[InputText] | None) -> str:
     return content if isinstance(content, str) else "\n".join(part.text for part in content or ())
 
 
-def _to_messages(items: str | list[InputItem]) -> list[ChatMessage]:
+def _to_messages(items: str | list[InputItem]) -> list[dict[str, Any]]:
     """Returns the chat messages. Reasoning, text and calls of one turn become one message of the assistant."""
     if isinstance(items, str):
-        return [UserMessage(role="user", content=items)]
-    messages: list[ChatMessage] = []
+        return [{"role": "user", "content": items}]
+    messages: list[dict[str, Any]] = []
     turn: dict[str, Any] = {}
 
     def end_turn() -> None:
         if turn:
             content = turn.pop("content", None if "tool_calls" in turn else "")  # reasoning may be empty, and alone
-            messages.append(AssistantMessage(role="assistant", content=content, **turn))
+            messages.append({"role": "assistant", "content": content, **turn})
             turn.clear()
 
     for item in items:
@@ -254,7 +226,7 @@ def _to_messages(items: str | list[InputItem]) -> list[ChatMessage]:
                 end_turn()
             turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), thoughts)))
         elif isinstance(item, CallItem):
-            call = ToolCall(id=item.call_id, function=FunctionCall(name=item.name, arguments=item.arguments))
+            call = {"id": item.call_id, "function": {"name": item.name, "arguments": item.arguments}}
             turn["tool_calls"] = [*turn.get("tool_calls", ()), call]
         elif isinstance(item, MessageItem) and item.role == "assistant":
             if "content" in turn or "tool_calls" in turn:
@@ -267,33 +239,17 @@ def _to_messages(items: str | list[InputItem]) -> list[ChatMessage]:
     return messages
 
 
-def _to_message(item: MessageItem | CallOutputItem) -> ChatMessage:
+def _to_message(item: MessageItem | CallOutputItem) -> dict[str, Any]:
     if isinstance(item, CallOutputItem):
-        return ToolMessage(role="tool", content=_text(item.output), tool_call_id=item.call_id)
-    if item.role == "user":
-        return UserMessage(role="user", content=_text(item.content))
-    return SystemMessage(role=cast(Literal["system", "developer"], item.role), content=_text(item.content))
+        return {"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id}
+    return {"role": item.role, "content": _text(item.content)}
 
 
-def _to_tool(tool: FunctionTool) -> Tool:
-    return Tool.model_validate({"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)})
-
-
-def _to_choice(choice: str | NamedTool | NamedTools | None) -> Any:
-    if isinstance(choice, NamedTool):
-        return _to_reference(choice)
-    if isinstance(choice, NamedTools):
-        tools = [_to_reference(tool) for tool in choice.tools]
-        return AllowedTools(type="allowed_tools", allowed_tools=AllowedToolSet(mode=choice.mode, tools=tools))
-    return choice
-
-
-def _to_reference(tool: NamedTool) -> ToolReference:
-    return ToolReference(type="function", function=FunctionReference(name=tool.name))
-
-
-def _to_format(form: TextFormat | JsonObjectFormat | SchemaFormat | None) -> ResponseFormat | None:
-    if not isinstance(form, SchemaFormat):
-        return form
-    schema = form.model_dump(exclude={"type"}, exclude_none=True, by_alias=True)
-    return JsonSchemaFormat.model_validate({"type": "json_schema", "json_schema": schema})
+def _nest(value: Any) -> Any:
+    """Puts the fields beside `type` into an object with the name of the type, as the chat API has them."""
+    if not isinstance(value, FunctionTool | NamedTool | NamedTools | SchemaFormat):
+        return value
+    fields = value.model_dump(exclude={"type", "tools"}, exclude_none=True, by_alias=True)
+    if isinstance(value, NamedTools):
+        fields["tools"] = [_nest(tool) for tool in value.tools]
+    return {"type": value.type, value.type: fields}

@@ -230,7 +230,7 @@ def test_an_unexpected_error_is_raised_without_a_deadlock(prompts, tmp_path, fak
     def broken(value, max_tokens):
         raise KeyError("ours")
 
-    monkeypatch.setattr("eyas.data.answers.http_client.parse_reply", broken)
+    monkeypatch.setattr("eyas.data.answers.openai_protocol.parse_reply", broken)
     with pytest.raises(KeyError, match="ours"):
         answer(prompts, tmp_path / "out", config_of(fake))
 

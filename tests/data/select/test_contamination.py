@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from make_contamination import to_bytes
 
 from eyas.base.errors import InputError
 from eyas.data.select.contamination import ALL_EVALSETS, EVALSET_FILES, ContaminationFilter
@@ -158,13 +159,13 @@ def test_hashes_stay_what_they_are():
 def test_files_of_hashes(tmp_path):
     made = hash_records("mine", [["one two three four five six seven eight nine"], ["a"]], NGRAM_SIZES)
     path = tmp_path / "mine.bin"
-    path.write_bytes(made.to_bytes())
+    path.write_bytes(to_bytes(made))
     again = ngrams.read_file(path)
     assert (again.name, again.unit, again.header["records"]) == ("mine", "ngram", 2)
     for n in NGRAM_SIZES:
         np.testing.assert_array_equal(again.hashes[n], made.hashes[n])
         assert (np.diff(again.hashes[n].astype(object)) > 0).all()
-    for damage in (made.to_bytes()[:-3], made.to_bytes()[:-8], b"{}\n", b"\xff\n", b""):
+    for damage in (to_bytes(made)[:-3], to_bytes(made)[:-8], b"{}\n", b"\xff\n", b""):
         path.write_bytes(damage)
         with pytest.raises(InputError, match=r"mine\.bin"):
             ngrams.read_file(path)

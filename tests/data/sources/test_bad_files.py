@@ -33,7 +33,7 @@ def refuse(path, match, **keys):
 
 @pytest.fixture
 def small_limit(monkeypatch):
-    for module in (csv_rows, file_formats, json_documents, text_stream):
+    for module in (csv_rows, json_documents, text_stream):
         monkeypatch.setattr(module, "MAX_RECORD_CHARS", 1000)
         monkeypatch.setattr(module, "READ_CHARS", 64, raising=False)
 
@@ -111,7 +111,7 @@ def test_a_line_of_an_array_may_be_longer_than_a_record(tmp_path, small_limit):
 
 @pytest.mark.parametrize("name", ["q.jsonl.gz", "q.txt.gz", "q.csv.gz", "q.json.gz"])
 def test_a_small_archive_of_a_huge_line(tmp_path, monkeypatch, name):
-    for module in (csv_rows, file_formats, json_documents, text_stream):
+    for module in (csv_rows, json_documents, text_stream):
         monkeypatch.setattr(module, "MAX_RECORD_CHARS", 2**20)
     size = 64 * 2**20
     with gzip.GzipFile(tmp_path / name, "wb", 1) as file:
@@ -173,7 +173,7 @@ def test_directories_without_files_and_in_circles(tmp_path):
 @pytest.mark.parametrize("size", [1, 17, 2**20])
 def test_json_in_parts(tmp_path, monkeypatch, text, size):
     monkeypatch.setattr(json_documents, "MARGIN_CHARS", 60)
-    for module in (file_formats, json_documents):
+    for module in (text_stream, json_documents):
         monkeypatch.setattr(module, "READ_CHARS", max(size, 200 if "data" in text or "train" in text else 1))
     monkeypatch.setattr(file_formats, "is_json_document", lambda sample: True)
     (tmp_path / "q.json").write_text(text)

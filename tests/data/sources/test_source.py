@@ -15,7 +15,7 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_file
 from eyas.base.storage import StoragePath
 from eyas.data.prompts import read_claim
-from eyas.data.sources import file_formats
+from eyas.data.sources import file_formats, text_stream
 from eyas.data.sources.file_formats import SHARD_RECORDS
 from eyas.data.sources.record_formats import RejectedRecord
 from eyas.data.sources.source import SourceConfig, open_source, read_shard
@@ -48,7 +48,7 @@ def test_lines_are_cut_after_a_thousand_records(tmp_path):
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n"])
 @pytest.mark.parametrize("block", [1, 7, 4096])
 def test_wherever_blocks_and_pieces_end(tmp_path, monkeypatch, block, end):
-    monkeypatch.setattr(file_formats, "READ_CHARS", block)
+    monkeypatch.setattr(text_stream, "READ_CHARS", block)
     monkeypatch.setattr(file_formats, "SHARD_RECORDS", 3)
     monkeypatch.setattr(file_formats, "SHARD_BYTES", 40)
     path = tmp_path / "q.jsonl"

@@ -19,14 +19,7 @@ import httpx
 from eyas.base import openai_http
 from eyas.base.errors import EyasError, InputError, StageError
 from eyas.base.provenance import digest_json
-from eyas.data.answers.openai_protocol import (
-    ChatReply,
-    ContentFilteredError,
-    FailedAttemptError,
-    build_request,
-    message_texts,
-    parse_reply,
-)
+from eyas.data.answers import openai_protocol as protocol
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Question, Retried
 
@@ -39,7 +32,7 @@ class Completed:
     """The outcome of a question that the server answered."""
 
     question: Question
-    reply: ChatReply
+    reply: protocol.ChatReply
 
 
 @dataclass(frozen=True)
@@ -145,7 +138,7 @@ class CompletionClient:
                 return Failed(question, error=None)
             try:
                 return await self._attempt(client, question)
-            except FailedAttemptError as error:
+            except protocol.FailedAttemptError as error:
                 reason = str(error)
                 if attempt < self.config.retries:
                     self._outcomes.put(Retried(reason))
@@ -167,29 +160,31 @@ class CompletionClient:
             StageError: Every attempt would fail the same way.
         """
         with_ids = self._with_ids
-        body = build_request(question, self.config.model or "", self.config.seed, with_ids)
+        body = protocol.build_request(question, self.config.model or "", self.config.seed, with_ids)
         try:
             async with asyncio.timeout(self.config.timeout_s):
                 headers = await asyncio.to_thread(self._read_headers)
                 response = await client.post(self._url, json=body, headers=headers)
         except (TimeoutError, httpx.TimeoutException):
-            raise FailedAttemptError(f"no answer within {self.config.timeout_s:g} s") from None
+            raise protocol.FailedAttemptError(f"no answer within {self.config.timeout_s:g} s") from None
         except httpx.HTTPError as error:  # the error's text may contain the request
-            raise FailedAttemptError(f"the connection failed ({type(error).__name__})") from None
+            raise protocol.FailedAttemptError(f"the connection failed ({type(error).__name__})") from None
         except InputError:
-            raise FailedAttemptError("there is no access token for it") from None
+            raise protocol.FailedAttemptError("there is no access token for it") from None
         status = response.status_code
         if openai_http.is_retried(status):
             wait_s = openai_http.parse_retry_after_s(response.headers.get("retry-after"), time.time())
-            raise FailedAttemptError(openai_http.describe_error(status, response.content), wait_s)
+            raise protocol.FailedAttemptError(openai_http.describe_error(status, response.content), wait_s)
         if status >= 300:
             return await self._handle_rejection(client, question, response, with_ids)
         try:
-            reply = parse_reply(response.json(), question.decoding.max_tokens)
-        except ContentFilteredError:
+            reply = protocol.parse_reply(response.json(), question.decoding.max_tokens)
+        except protocol.ContentFilteredError:
             return Rejected(question, "the server's content filter")
         except (ValueError, RecursionError):  # not JSON, or not UTF-8
-            raise FailedAttemptError("the reply is not JSON" if response.content else "the reply is empty") from None
+            raise protocol.FailedAttemptError(
+                "the reply is not JSON" if response.content else "the reply is empty"
+            ) from None
         self._check_prompt(question, reply)
         return Completed(question, reply)
 
@@ -209,7 +204,7 @@ class CompletionClient:
         Raises:
             StageError: The server would reject every question, for example because of a wrong key.
         """
-        is_echo = any(IDS_KEY in text for message in question.messages for text in message_texts(message))
+        is_echo = any(IDS_KEY in text for message in question.messages for text in protocol.message_texts(message))
         if with_ids and response.status_code in PROMPT_STATUSES and IDS_KEY in response.text and not is_echo:
             self._with_ids = False  # the server cannot return token ids: the text of answers is rendered instead
             return await self._attempt(client, question)
@@ -219,7 +214,7 @@ class CompletionClient:
         fix = "Correct respond.url, respond.model or respond.api_key_env and run the same command again"
         raise StageError(f"{self._url} rejects the request for {question.id}: {error}", fix)
 
-    def _check_prompt(self, question: Question, reply: ChatReply) -> None:
+    def _check_prompt(self, question: Question, reply: protocol.ChatReply) -> None:
         """Raises StageError if the server's prompt token ids differ from those that training will use."""
         server_ids, target_ids = reply.prompt_ids, question.prompt_ids
         if server_ids is None or server_ids == target_ids:

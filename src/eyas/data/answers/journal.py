@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from eyas.base.errors import InputError
+from pydantic import TypeAdapter
+
 from eyas.base.storage import convert_write_errors
-from eyas.chat.conversation import Finish, IdsSource, Message, Turn, parse_message
+from eyas.chat.conversation import NO_OTHER_KEYS, Message, Turn
 
 JOURNAL_SUFFIX = ".journal"
 
@@ -112,20 +113,31 @@ class Journal:
         return num_bytes
 
 
+@dataclass(frozen=True, kw_only=True)
+class _WithheldLine:
+    __pydantic_config__ = NO_OTHER_KEYS
+    id: str
+    turn: int
+    found: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KeptLine(Turn, _WithheldLine):
+    message: Message
+
+
+_LINE: TypeAdapter[_KeptLine | _WithheldLine] = TypeAdapter(_KeptLine | _WithheldLine)
+
+
 def _parse_line(line: bytes) -> tuple[tuple[str, int], KeptAnswer | WithheldAnswer] | None:
     """Returns (conversation id, turn) and the answer of a journal line; None for an invalid line."""
     if not line.endswith(b"\n"):
         return None
     try:
-        record: Any = json.loads(line)
-        key = (record["id"], record["turn"])
-        counts = dict(record["found"])
-        if "message" not in record:
-            return key, WithheldAnswer(counts)
-        source = record.get("ids", "generated")
-        turn = Turn(tuple(record["token_ids"]), tuple(record["loss_mask"]), record["finish"], source)
-        message = parse_message(record["message"], "the journal")
-    except (ValueError, TypeError, KeyError, AttributeError, InputError):
+        read = _LINE.validate_json(line, strict=True)
+    except ValueError:
         return None
-    is_valid = turn.finish in get_args(Finish) and turn.ids_source in get_args(IdsSource)
-    return (key, KeptAnswer(turn, message, counts)) if is_valid else None
+    if not isinstance(read, _KeptLine):
+        return (read.id, read.turn), WithheldAnswer(read.found)
+    turn = Turn(read.token_ids, read.loss_mask, read.finish, read.ids_source)
+    return (read.id, read.turn), KeptAnswer(turn, read.message, read.found)

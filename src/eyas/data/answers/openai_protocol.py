@@ -6,13 +6,13 @@ key. The ids include reasoning and tool calls, as the target generated them. Req
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, ValidationError
+
+from eyas.base.json_parser import describe_error
 from eyas.chat.conversation import Finish, Message, ToolCall
 from eyas.data.answers.responder import Question, derive_seed
-
-FINISHES: dict[str, Finish] = {"stop": "stop", "tool_calls": "stop", "function_call": "stop", "length": "length"}
-CONTENT_FILTER = "content_filter"
 
 
 class FailedAttemptError(Exception):
@@ -90,6 +90,44 @@ def message_texts(message: Message) -> list[str]:
     return [message.reasoning or "", message.content, *calls]
 
 
+def _repair(value: Any) -> Any:
+    """Replaces half a surrogate pair in a text: JSON can contain it, but a file in UTF-8 cannot."""
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
+
+
+_Text = Annotated[str, BeforeValidator(_repair)]
+_TokenIds = list[NonNegativeInt] | None
+
+
+class _Function(BaseModel, strict=True):
+    name: Annotated[_Text, Field(min_length=1)]
+    arguments: _Text | None = None
+
+
+class _Call(BaseModel, strict=True):
+    id: _Text | None = None
+    function: _Function
+
+
+class _Answer(BaseModel, strict=True):
+    content: _Text | None = None
+    reasoning_content: _Text | None = None
+    reasoning: _Text | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(BaseModel, strict=True):
+    message: _Answer
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
+    token_ids: _TokenIds = None
+    prompt_token_ids: _TokenIds = None
+
+
+class _Reply(BaseModel, strict=True):
+    choices: Annotated[list[_Choice], Field(min_length=1)]
+    prompt_token_ids: _TokenIds = None
+
+
 def parse_reply(value: Any, max_tokens: int) -> ChatReply:
     """Parses the first choice of a reply. value: the reply as JSON.
 
@@ -97,66 +135,22 @@ def parse_reply(value: Any, max_tokens: int) -> ChatReply:
         MalformedReplyError: The reply does not follow the protocol, or the answer is longer than max_tokens.
         ContentFilteredError: The server's content filter removed the answer.
     """
-    choices = _require_list(_require_object(value, "the reply").get("choices"), "choices")
-    if not choices:
-        raise MalformedReplyError("the reply has no choices")
-    choice = _require_object(choices[0], "the choice")
-    message = _require_object(choice.get("message"), "the message")
-    finish = choice.get("finish_reason")
-    if finish == CONTENT_FILTER:
+    try:
+        reply = _Reply.model_validate(value)
+    except ValidationError as error:
+        raise MalformedReplyError(describe_error(error)) from None
+    choice, message = reply.choices[0], reply.choices[0].message
+    if choice.finish_reason == "content_filter":
         raise ContentFilteredError
-    if not isinstance(finish, str) or finish not in FINISHES:
-        raise MalformedReplyError("finish_reason is not stop, length or tool_calls")
-    token_ids = _parse_ids(choice.get("token_ids"))
-    if token_ids is not None and len(token_ids) > max_tokens:
-        raise MalformedReplyError(f"the answer has {len(token_ids)} tokens, above max_tokens={max_tokens}")
-    prompt_ids = value.get("prompt_token_ids")
+    if choice.token_ids is not None and len(choice.token_ids) > max_tokens:
+        raise MalformedReplyError(f"the answer has {len(choice.token_ids)} tokens, above max_tokens={max_tokens}")
+    calls = [
+        ToolCall(call.id or "", call.function.name, call.function.arguments or "") for call in message.tool_calls or ()
+    ]
+    reasoning = message.reasoning_content or message.reasoning
     return ChatReply(
-        Message(
-            "assistant",
-            _parse_text(message.get("content")) or "",
-            reasoning=_parse_text(message.get("reasoning_content")) or _parse_text(message.get("reasoning")),
-            tool_calls=tuple(map(_parse_call, _require_list(message.get("tool_calls") or [], "tool_calls"))),
-        ),
-        FINISHES[finish],
-        token_ids or None,
-        _parse_ids(choice.get("prompt_token_ids") if prompt_ids is None else prompt_ids) or None,
+        Message("assistant", message.content or "", reasoning=reasoning, tool_calls=tuple(calls)),
+        "length" if choice.finish_reason == "length" else "stop",
+        choice.token_ids or None,
+        (choice.prompt_token_ids if reply.prompt_token_ids is None else reply.prompt_token_ids) or None,
     )
-
-
-def _require_list(value: Any, name: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise MalformedReplyError(f"{name} is not a list")
-    return value
-
-
-def _require_object(value: Any, name: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise MalformedReplyError(f"{name} is not an object")
-    return value
-
-
-def _parse_text(value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise MalformedReplyError("a text field is not a string")
-    # JSON can contain half a surrogate pair, which a file in UTF-8 cannot.
-    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _parse_call(value: Any) -> ToolCall:
-    call = _require_object(value, "the tool call")
-    function = _require_object(call.get("function"), "the function of the tool call")
-    name, arguments = _parse_text(function.get("name")), _parse_text(function.get("arguments"))
-    if not name:
-        raise MalformedReplyError("a tool call has no name")
-    return ToolCall(_parse_text(call.get("id")) or "", name, arguments or "")
-
-
-def _parse_ids(value: Any) -> list[int] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(type(token) is int and token >= 0 for token in value):
-        raise MalformedReplyError("the token ids are not whole numbers")
-    return value

@@ -5,15 +5,16 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 
-from eyas.base.config import require_range
+from eyas.base.config import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Range, check_ranges
 from eyas.base.errors import UsageError
 from eyas.base.openai_http import parse_api_url
 from eyas.privacy.span import DROPPED_BY_DEFAULT, EntityKind
 
 RUNTIME_KEYS = ("url", "api_key_env", "concurrency", "requests_per_second", "timeout_s", "retries")
 """Keys that change no answer. A run can continue with other values, for example on another server."""
+Probability = Annotated[float, Range(0, 1, exclude_low=True)]
 
 
 @dataclass(frozen=True)
@@ -24,13 +25,6 @@ class Decoding:
     temperature: float
     top_p: float | None
     top_k: int | None
-
-    def check(self, where: str) -> None:
-        """Raises UsageError for a value out of range. where: the recipe table, for example "respond.tasks.math"."""
-        require_range(f"{where}.max_tokens", self.max_tokens, 1)
-        require_range(f"{where}.temperature", self.temperature, 0)
-        require_range(f"{where}.top_p", self.top_p, 0, 1, exclude_low=True)
-        require_range(f"{where}.top_k", self.top_k, 1)
 
 
 @dataclass(frozen=True)
@@ -44,10 +38,10 @@ class TaskDecoding:
         top_k: Overrides respond.top_k for this task.
     """
 
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
+    max_tokens: PositiveInt | None = None
+    temperature: NonNegativeFloat | None = None
+    top_p: Probability | None = None
+    top_k: PositiveInt | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +54,7 @@ class ResponseMode:
             {enable_thinking = false}.
     """
 
-    share: float = 1.0
+    share: PositiveFloat = 1.0
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -98,37 +92,32 @@ class RespondConfig:
         drop_private: The kinds of personal data in an answer for which its conversation is dropped.
     """
 
-    max_tokens: int = 256
-    temperature: float = 0.0
-    top_p: float | None = None
-    top_k: int | None = None
+    max_tokens: PositiveInt = 256
+    temperature: NonNegativeFloat = 0.0
+    top_p: Probability | None = None
+    top_k: PositiveInt | None = None
     tasks: Mapping[str, TaskDecoding] = field(default_factory=dict)
     modes: Mapping[str, ResponseMode] = field(default_factory=dict)
-    batch_size: int = 16
+    batch_size: PositiveInt = 16
     seed: int = 0
-    part_size: int = 256
+    part_size: PositiveInt = 256
     url: str | None = None
     model: str | None = None
     api_key_env: str | None = None
-    concurrency: int = 16
-    requests_per_second: float | None = None
-    timeout_s: float = 600.0
-    retries: int = 8
+    concurrency: PositiveInt = 16
+    requests_per_second: PositiveFloat | None = None
+    timeout_s: PositiveFloat = 600.0
+    retries: NonNegativeInt = 8
     drop_truncated: bool = False
     drop_looping: bool = False
     drop_private: tuple[EntityKind, ...] = DROPPED_BY_DEFAULT
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "part_size", "concurrency"):
-            require_range(f"respond.{name}", getattr(self, name), 1)
-        require_range("respond.retries", self.retries, 0)
-        for name in ("timeout_s", "requests_per_second"):
-            require_range(f"respond.{name}", getattr(self, name), 0, exclude_low=True)
-        self.decoding_for(None).check("respond")
-        for task in self.tasks:
-            self.decoding_for(task).check(f"respond.tasks.{task}")
+        check_ranges("respond", self)
+        for task, decoding in self.tasks.items():
+            check_ranges(f"respond.tasks.{task}", decoding)
         for name, mode in self.modes.items():
-            require_range(f"respond.modes.{name}.share", mode.share, 0, exclude_low=True)
+            check_ranges(f"respond.modes.{name}", mode)
         self._check_server()
 
     def decoding_for(self, task: str | None) -> Decoding:

@@ -16,6 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from eyas.base.storage import to_json
+from eyas.base.templates import template_environment
 
 BAR_WIDTH = 30  # characters
 MAX_ROWS = 50  # of one table; ledger.json has all rows
@@ -193,14 +194,7 @@ def _render(template: str, ledger: Mapping[str, Any], **values: Any) -> str:
 
 def _environment() -> jinja2.Environment:
     """Returns a jinja environment that escapes all values for Markdown tables, except values of type Markup."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("eyas.data.ledger"),
-        autoescape=True,
-        finalize=_escape,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    environment = template_environment("eyas.data.ledger", autoescape=True, finalize=_escape)
     filters: dict[str, Callable[..., Any]] = {
         "code": _code,
         "counts": lambda counts: ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())),

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from eyas.base.errors import InputError, UsageError
+from eyas.base.json_parser import parse_json
 from eyas.base.provenance import digest_json
 from eyas.base.storage import write_atomic
 
@@ -81,14 +82,10 @@ def read_acknowledgements(path: Path) -> list[Acknowledgement]:
     found = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-            read = Acknowledgement(record["who"], record["when"], record["claim"], record["license_text"])
-            if not all(isinstance(text, str) for text in (read.who, read.when, read.claim, read.license_text or "")):
-                raise TypeError
-        except (ValueError, TypeError, KeyError, RecursionError):
+            found.append(parse_json(Acknowledgement, line))
+        except ValueError:
             problem = f"{path}:{number} is not an acknowledgement"
             raise InputError(problem, "Remove the line, and run with --acknowledge again") from None
-        found.append(read)
     return found
 
 

@@ -26,21 +26,13 @@ from typing import Any, BinaryIO, Literal
 from eyas.base.errors import InputError
 from eyas.base.storage import StoragePath
 from eyas.chat.conversation import is_unicode
+from eyas.data.sources import text_stream
 from eyas.data.sources.columns import ColumnsConfig
 from eyas.data.sources.csv_rows import read_csv_rows
 from eyas.data.sources.json_documents import is_json_document, read_documents
 from eyas.data.sources.record_formats import NOT_JSON, TOO_LARGE, RejectedRecord
 from eyas.data.sources.request_logs import NO_RECORD, parse_log_line
 from eyas.data.sources.table_rows import count_group_rows, read_arrow_rows, read_parquet_rows
-from eyas.data.sources.text_stream import (
-    MAX_RECORD_CHARS,
-    READ_CHARS,
-    UTF8,
-    detect_encoding,
-    open_text,
-    read_lines,
-    strip_compression,
-)
 
 FileFormat = Literal["lines", "log", "json", "csv", "parquet", "arrow", "text", "grammar"]
 FILE_FORMATS: dict[str, FileFormat] = {
@@ -78,12 +70,12 @@ class DataFile:
     @property
     def name(self) -> str:
         """The name without the ending of a compression."""
-        return strip_compression(self.path.name)
+        return text_stream.strip_compression(self.path.name)
 
     @property
     def has_byte_spans(self) -> bool:
         """True if spans are ranges of bytes, False if they are ranges of records."""
-        return self.format in ("lines", "log") and self.encoding == UTF8 and self.name == self.path.name
+        return self.format in ("lines", "log") and self.encoding == text_stream.UTF8 and self.name == self.path.name
 
 
 @dataclass(frozen=True)
@@ -113,7 +105,7 @@ def is_data_file(name: str) -> bool:
 @lru_cache
 def _find_ending(name: str) -> str:
     """Returns the ending of a file name without that of a compression: "a.JSONL.gz" -> ".jsonl"."""
-    return PurePath(strip_compression(name)).suffix.lower()
+    return PurePath(text_stream.strip_compression(name)).suffix.lower()
 
 
 def inspect_file(path: StoragePath, encoding: str | None, columns: ColumnsConfig, is_text_whole: bool) -> DataFile:
@@ -132,18 +124,18 @@ def inspect_file(path: StoragePath, encoding: str | None, columns: ColumnsConfig
     if not is_unicode(name):  # the ledger and every id would hold it
         raise InputError(f"The file name {name!r} is not valid UTF-8", "Rename the file")
     file_format = FILE_FORMATS.get(ending)
-    if strip_compression(name) != name and file_format in (None, *TABLES):
+    if text_stream.strip_compression(name) != name and file_format in (None, *TABLES):
         raise InputError(f"{name} is a compressed file of unknown kind", "Unpack it, or name it .jsonl.gz if it fits")
     if file_format is None:
         kind = "is a spreadsheet" if ending in (".xlsx", ".xls", ".ods") else "has no known file ending"
         fix = "Save it as CSV UTF-8 (.csv), or convert it to JSON lines (.jsonl), Parquet or text (.txt)"
         raise InputError(f"{name} {kind}", fix)
-    found = UTF8 if file_format in TABLES else detect_encoding(path, encoding)
+    found = text_stream.UTF8 if file_format in TABLES else text_stream.detect_encoding(path, encoding)
     if ending == ".txt" and is_text_whole:
         file_format = "text"
     elif ending in (".json", ".jsonl", ".ndjson"):
-        with open_text(path, found, "replace") as text:
-            file_format = "json" if is_json_document(text.read(READ_CHARS)) else "lines"
+        with text_stream.open_text(path, found, "replace") as text:
+            file_format = "json" if is_json_document(text.read(text_stream.READ_CHARS)) else "lines"
     return DataFile(path, file_format, found, columns)
 
 
@@ -153,9 +145,9 @@ def inspect_file(path: StoragePath, encoding: str | None, columns: ColumnsConfig
 def split_file(file: DataFile) -> tuple[str, list[Span]]:
     """Reads a file and returns its digest and its spans. Raises InputError for an empty or damaged file."""
     digest = hashlib.sha256()
-    with file.path.open() as raw, io.BufferedReader(raw, READ_CHARS) as blocks:  # pyright: ignore[reportArgumentType]
+    with file.path.open() as raw, io.BufferedReader(raw, text_stream.READ_CHARS) as blocks:  # pyright: ignore[reportArgumentType]
         spans = _split_lines(blocks, digest) if file.has_byte_spans else []
-        while block := blocks.read(READ_CHARS):
+        while block := blocks.read(text_stream.READ_CHARS):
             digest.update(block)
         is_empty = not blocks.tell() and file.format != "text"
         if file.format == "parquet" and not is_empty:
@@ -218,7 +210,7 @@ def _split_lines(file: BinaryIO, digest: "hashlib._Hash") -> list[Span]:
     spans: list[Span] = []
     offset = begin = count = first = 0
     is_open = False  # within a line of more than READ_CHARS
-    while line := file.readline(READ_CHARS):
+    while line := file.readline(text_stream.READ_CHARS):
         digest.update(line)
         offset += len(line)
         count += not is_open
@@ -260,8 +252,8 @@ def read_values(file: DataFile, digest: str, span: Span) -> Iterator[Any]:
         InputError: The file is damaged.
     """
     if file.has_byte_spans:
-        with open_text(file.path, UTF8, "surrogateescape", span.begin) as text:
-            yield from (_parse_line(line, file) for line in islice(read_lines(text), span.num_records))
+        with text_stream.open_text(file.path, text_stream.UTF8, "surrogateescape", span.begin) as text:
+            yield from (_parse_line(line, file) for line in islice(text_stream.read_lines(text), span.num_records))
         return
     found: list[Any] = []
     for _ in range(2):
@@ -296,16 +288,16 @@ def _read_segment(file: DataFile, segment: int) -> Iterator[Any]:
                 yield from read_parquet_rows(raw, file.name, segment, file.columns)
         return
     errors = "strict" if file.format in ("csv", "json") else "surrogateescape"
-    with open_text(file.path, file.encoding, errors) as text:
+    with text_stream.open_text(file.path, file.encoding, errors) as text:
         if file.format == "csv":
             yield from read_csv_rows(text, file.name, file.columns)
         elif file.format == "json":
             yield from read_documents(text, file.name, file.columns.records)
         elif file.format == "text":
-            whole = text.read(MAX_RECORD_CHARS)
-            yield _parse_line(None if len(whole) == MAX_RECORD_CHARS else whole, file)
+            whole = text.read(text_stream.MAX_RECORD_CHARS)
+            yield _parse_line(None if len(whole) == text_stream.MAX_RECORD_CHARS else whole, file)
         else:
-            yield from (_parse_line(line, file) for line in read_lines(text))
+            yield from (_parse_line(line, file) for line in text_stream.read_lines(text))
 
 
 def _parse_line(line: str | None, file: DataFile) -> Any:

@@ -12,6 +12,8 @@ its end holds a chat prompt as text.
 import ast
 import json
 import re
+import tomllib
+from pathlib import Path
 from typing import Any, Final
 
 from eyas.chat.conversation import Message, Role
@@ -72,20 +74,7 @@ def _to_value(text: object) -> Any:
 
 # --- chat templates --------------------------------------------------------------------------------------------------
 
-# The patterns of the beginning of a turn, whose first group is the role, and of its end.
-TEMPLATE_FAMILIES = (
-    # ChatML: Qwen, Yi, SmolLM and many others.
-    (r"<\|im_start\|>([a-z]{1,20})\n", r"<\|im_end\|>\n?"),
-    # Llama 3 and Llama 4.
-    (r"<\|start_header_id\|>([a-z]{1,20})<\|end_header_id\|>\n\n", r"<\|eot_id\|>|<\|eom_id\|>"),
-    (r"<\|header_start\|>([a-z]{1,20})<\|header_end\|>\n\n", r"<\|eot\|>|<\|eom\|>"),
-    # Gemma.
-    (r"<start_of_turn>([a-z]{1,20})\n", r"<end_of_turn>\n?"),
-    # gpt-oss (harmony).
-    (r"<\|start\|>([a-z]{1,20})(?:<\|channel\|>[a-z ]{1,40})?<\|message\|>", r"<\|end\|>|<\|return\|>|<\|call\|>"),
-    # Phi-3 and Phi-4-mini.
-    (r"<\|(system|user|assistant|tool)\|>\n?", r"<\|end\|>\n?"),
-)
+TEMPLATE_FAMILIES = tomllib.loads(Path(__file__).with_name("chat_templates.toml").read_text(encoding="utf-8"))
 _MISTRAL = re.compile(r"\[INST\]\s?(.*?)\s?\[/INST\]", re.DOTALL)
 _ANY_MARKER = re.compile(r"<\|[a-zA-Z_]{1,40}\|>|<｜[^｜]{1,40}｜>|<start_of_turn>|\[INST\]")
 
@@ -99,10 +88,10 @@ def parse_rendered_prompt(text: str) -> list[Message] | None:
     Returns:
         The messages; None if the template is unknown, or if the prompt has a turn of a tool.
     """
-    for head, end in TEMPLATE_FAMILIES:
-        heads = list(re.finditer(head, text))
+    for family in TEMPLATE_FAMILIES.values():
+        heads = list(re.finditer(family["turn"], text))
         if heads:
-            return _split_turns(text, heads, re.compile(end))
+            return _split_turns(text, heads, re.compile(family["end"]))
     found = _MISTRAL.findall(text)
     if found:
         return [Message("user", turn) for turn in found]

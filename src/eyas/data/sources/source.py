@@ -15,18 +15,8 @@ from typing import Any, Literal
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import StoragePath
+from eyas.data.sources import file_formats
 from eyas.data.sources.columns import ColumnsConfig
-from eyas.data.sources.file_formats import (
-    FILE_FORMATS,
-    DataFile,
-    Span,
-    SplitFile,
-    inspect_file,
-    is_data_file,
-    read_values,
-    split_file,
-    split_range,
-)
 from eyas.data.sources.record_formats import RejectedRecord, describe_form, parse_record
 from eyas.data.sources.request_logs import NO_RECORD
 from eyas.data.sources.text_stream import COMPRESSIONS, UTF8
@@ -110,7 +100,7 @@ class SourceFile:
     key: str
     source_name: str
     digest: str
-    data: DataFile
+    data: file_formats.DataFile
     size: int | None = None
 
 
@@ -127,7 +117,7 @@ class SourceShard:
 
     source_index: int
     file_index: int
-    span: Span
+    span: file_formats.Span
     first_record: int
 
     @property
@@ -182,7 +172,9 @@ class Record:
     language: str | None = None
 
 
-def open_source(config: SourceConfig, source_index: int, split: SplitFile = split_file) -> Source:
+def open_source(
+    config: SourceConfig, source_index: int, split: file_formats.SplitFile = file_formats.split_file
+) -> Source:
     """Opens a source: reads all its files once, computes their digests, splits them into shards and counts records.
 
     Args:
@@ -198,7 +190,9 @@ def open_source(config: SourceConfig, source_index: int, split: SplitFile = spli
     paths, hub_directory = _find_files(config)
     if not paths:
         problem = f"No prompt file matches {config.path}"
-        raise InputError(problem, f"Name a file, or a directory or a pattern of files: {' '.join(FILE_FORMATS)}")
+        raise InputError(
+            problem, f"Name a file, or a directory or a pattern of files: {' '.join(file_formats.FILE_FORMATS)}"
+        )
     columns = config.columns or ColumnsConfig()
     # A directory of texts has a prompt a file; a text that is named has a prompt a line.
     is_named = config.path.startswith(HUB) or paths[0].name == posixpath.basename(config.path)
@@ -211,7 +205,7 @@ def open_source(config: SourceConfig, source_index: int, split: SplitFile = spli
         num_files[path.name] = num_files.get(path.name, 0) + 1
         # Two files of one name are told apart by their order, not by a directory of this machine.
         key = path.name if num_files[path.name] == 1 else f"{path.name} ({num_files[path.name]})"
-        size, data = path.size(), inspect_file(path, config.encoding, columns, is_text_whole)
+        size, data = path.size(), file_formats.inspect_file(path, config.encoding, columns, is_text_whole)
         directory = posixpath.basename(posixpath.dirname(path.url))
         name = config.name or (directory if data.format == "text" else path.name.partition(".")[0])
         digest, spans = split(data)
@@ -220,7 +214,7 @@ def open_source(config: SourceConfig, source_index: int, split: SplitFile = spli
         num_records[name] = first + sum(span.num_records for span in spans)
         files.append(SourceFile(key, name, digest, data, size))
     source = Source(config, tuple(files), tuple(shards), hub_directory)
-    if columns.id is not None and split is split_file:
+    if columns.id is not None and split is file_formats.split_file:
         _require_unique_ids(source)
     return source
 
@@ -252,7 +246,7 @@ def read_shard(source: Source, shard: SourceShard) -> Iterator[Record]:
         yield from _write_grammar_records(source, shard)
         return
     count = 0
-    for offset, value in enumerate(read_values(file.data, file.digest, shard.span)):
+    for offset, value in enumerate(file_formats.read_values(file.data, file.digest, shard.span)):
         count = offset + 1
         if value is not NO_RECORD:
             location = f"{file.key}:{shard.span.first_record + offset + 1}"
@@ -286,18 +280,18 @@ def _find_files(config: SourceConfig) -> tuple[list[StoragePath], Path | None]:
     if config.path.startswith(HUB):
         directory = _download_dataset(config)
         found = sorted(path for path in directory.glob(config.files or "**/*") if path.is_file())
-        return [StoragePath(str(path)) for path in found if is_data_file(path.name)], directory
+        return [StoragePath(str(path)) for path in found if file_formats.is_data_file(path.name)], directory
     path = StoragePath(str(Path(config.path).expanduser()) if config.path.startswith("~") else config.path)
     matches = path.match_files()
     if [match.url for match in matches] != [path.url]:  # a directory or a pattern
-        matches = [match for match in matches if is_data_file(match.name)]
+        matches = [match for match in matches if file_formats.is_data_file(match.name)]
     return matches, None
 
 
 def _download_dataset(config: SourceConfig) -> Path:
     from huggingface_hub import snapshot_download
 
-    endings = [ending + packed for ending in FILE_FORMATS for packed in ("", *COMPRESSIONS)]
+    endings = [ending + packed for ending in file_formats.FILE_FORMATS for packed in ("", *COMPRESSIONS)]
     patterns = [config.files] if config.files else [f"*{ending}" for ending in endings]
     try:
         return Path(
@@ -324,10 +318,10 @@ def _open_grammar(config: SourceConfig, source_index: int) -> Source:
         raise InputError(f"prompts.source={config.path} is not a built-in source", f"Use {known}")
     # The grammar is code, so a sample of what it writes in this split is its digest.
     sample = [example(family, split, index).messages for family in FAMILIES for index in range(8)]
-    data = DataFile(StoragePath(config.path), "grammar", UTF8, ColumnsConfig())
+    data = file_formats.DataFile(StoragePath(config.path), "grammar", UTF8, ColumnsConfig())
     file = SourceFile(config.path, config.name or f"eyas-{split}", digest_json(sample), data)
     assert config.count is not None, "the grammar is endless"
-    shards = [SourceShard(source_index, 0, span, span.first_record) for span in split_range(config.count)]
+    shards = [SourceShard(source_index, 0, span, span.first_record) for span in file_formats.split_range(config.count)]
     return Source(config, (file,), tuple(shards))
 
 
