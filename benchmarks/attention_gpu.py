@@ -47,6 +47,7 @@ ROUNDS, WARM_UP, TINY_ROUNDS = 30, 5, 3
 CACHE_MULTIPLE = 8  # the layers of a graph hold this many times the bytes of the L2 cache
 MAX_LAYERS, TINY_LAYERS = 32, 2
 MAX_DIFFERENCE = 3e-2  # attention weights and outputs have 8 significant bits
+MAX_OVER_LIMIT = 1.2  # of a verification
 LEAST_RATIO = 1.0  # of the time of SDPA with gather
 
 
@@ -134,7 +135,9 @@ def measure(num_requests: int, context: int, nodes: int, bandwidth: float, devic
     ours_s = median(times_s["eyas"]) / num_layers
     bound_s = case.layer_bytes / bandwidth
     note = f"{1e6 * ours_s:.1f} us of one layer, limit {1e6 * bound_s:.1f} us"
-    yield Row(f"over the byte limit: {label}", round(ours_s / bound_s, 3), "told", True, note=note)
+    figure, is_told = ours_s / bound_s, nodes == 1
+    target = "told" if is_told else f"at most {MAX_OVER_LIMIT:g}"
+    yield Row(f"over the byte limit: {label}", round(figure, 3), target, is_told or figure <= MAX_OVER_LIMIT, note=note)
     for name, times in times_s.items():
         if name != "eyas":
             ratio, span = median_interval([a / b for a, b in zip(times, times_s["eyas"], strict=True)], 0)
