@@ -15,6 +15,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from eyas.bench.results import describe_machine, describe_runtime
 from eyas.drafters.heads import draft_with
 from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.engine import Engine
+from eyas.evaluation.head_drafter import build_head_drafter
 from eyas.evaluation.replay import sample_held_out
 from eyas.evaluation.resample import resample_answers
 from eyas.evaluation.tree_sweep import TreeAcceptance, acceptance_lengths, count_rounds
@@ -132,8 +134,9 @@ def measure_acceptance(
             if config.sampling is not None:
                 seeds = [config.seed + index for index in group]
                 some = resample_answers(some, seeds, target, config.sampling, config.max_tokens)
+            build_drafter = partial(build_head_drafter, stored.head, stored.vocab, target, rows=some)
             for top_k, shapes in shapes_by_top_k.items():
-                rounds[top_k].append(count_rounds(some, shapes, stored.head, stored.vocab, target, config.batch_tokens))
+                rounds[top_k].append(count_rounds(some, shapes, build_drafter, config.batch_tokens))
             # Only the generated tokens are needed from here on, so the features are dropped.
             rows += [dataclasses.replace(row, aux_TL=row.aux_TL[:0], hidden_UD=row.hidden_UD[:0]) for row in some]
             bar.advance(len(some))

@@ -18,19 +18,15 @@ every node that the largest tree can hold, so a small shape may be rated slightl
 not be among the candidates that were kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from eyas.evaluation.head_drafter import build_head_drafter
-from eyas.evaluation.replay import AnswerSpan, find_answers, true_continuation
+from eyas.evaluation.replay import AnswerSpan, ReplayDrafter, find_answers, true_continuation
 from eyas.features.layout import Row
-from eyas.model.head import DraftHead
-from eyas.model.target import Target
-from eyas.model.vocab import DraftVocab
 from eyas.tree.intervals import Interval, ratio_interval
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
@@ -60,9 +56,7 @@ def covering_shape(shapes: Sequence[TreeShape]) -> TreeShape:
 def count_rounds(
     rows: Sequence[Row],
     shapes: Sequence[TreeShape],
-    head: DraftHead,
-    vocab: DraftVocab,
-    target: Target,
+    build_drafter: Callable[[TreeShape], ReplayDrafter],
     batch_tokens: int,
 ) -> np.ndarray:
     """Returns int64 [N, X]: the number of rounds that the answers of row n need with shape x.
@@ -70,12 +64,10 @@ def count_rounds(
     Args:
         rows: The rows with their features.
         shapes: The tree shapes. Requirement: all have the same top_k.
-        head: The head that drafts.
-        vocab: The draft vocabulary of the head.
-        target: The target of the head.
+        build_drafter: Returns the drafter of these rows for a tree shape.
         batch_tokens: The most keys that one forward of the head reads, over all positions.
     """
-    drafter = build_head_drafter(head, vocab, target, covering_shape(shapes), rows)
+    drafter = build_drafter(covering_shape(shapes))
     answers = [answer for text, row in enumerate(rows) for answer in find_answers(text, row.ids_T, row.loss_mask_T)]
     # From the token before the answer to the last position at which a round can start.
     starts = [(answer, position) for answer in answers for position in range(answer.start - 1, answer.end - 2)]
