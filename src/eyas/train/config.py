@@ -199,3 +199,12 @@ def build_head_config(
     if (problem := sizes.find_problem()) is not None:
         raise InputError(f"No head can be built: {problem}", "Change train.head, or set capture.aux_layer_ids")
     return sizes
+
+
+def match_sizes(config: TrainConfig, sizes: HeadConfig) -> TrainConfig:
+    """Returns the settings with the kind and the sizes of an existing head, so that training can start from it."""
+    head = HeadOptions(**{field.name: getattr(sizes, field.name) for field in dataclasses.fields(HeadOptions)})
+    if not isinstance(sizes, BlockConfig):
+        return dataclasses.replace(config, drafter="eagle3", head=head)
+    block = BlockOptions(sizes.num_layers, sizes.block_size, sizes.markov_rank, config.block.anchors)
+    return dataclasses.replace(config, drafter="block", head=head, block=block)
