@@ -64,7 +64,7 @@ def learned(llama: Spoken) -> BlockHead:
     optimizer = torch.optim.AdamW(head.parameters(), lr=4e-3)
     for update in range(updates):
         packed = pack_rows(rows, SLOTS, torch.float32, 40, (update,))
-        loss = compute_block_loss(head, packed, teacher, target, 0.9).loss / len(packed.chains_Q)
+        loss = compute_block_loss(head, packed, teacher, target, (0.9, 0.1)).loss / len(packed.chains_Q)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

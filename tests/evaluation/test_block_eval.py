@@ -38,9 +38,7 @@ def test_eval_measures_each_slot_and_the_arms_that_the_block_can_draft(
     assert "draft_vocab" not in found
 
 
-def test_one_drafting_rates_the_largest_tree_and_the_chains_exactly(
-    head: Path, features: Path, target: Target
-) -> None:
+def test_one_drafting_rates_the_largest_tree_and_the_chains_exactly(head: Path, features: Path, target: Target) -> None:
     stored, rows = read_head(head), list(Features(features).rows(Features(features).indices("held_out")))
     build = partial(build_head_drafter, stored.head, stored.vocab, target, rows=rows)
     with torch.no_grad():

@@ -37,7 +37,7 @@ CONFIG = TrainConfig(
     log_every=1,
     head=HeadOptions(intermediate_size=32),
 )
-DECAY = 0.7
+DECAY, TOKEN = 0.7, 0.3
 
 
 def pack(target: Target, picture: tuple[str, ...], max_chains: int = 99) -> PackedBatch:
@@ -52,7 +52,7 @@ def test_loss_and_gradients_are_those_of_autograd(target: Target, softcap: float
     grads, losses = [], []
     for is_ours in (True, False):
         head = random_block(target).requires_grad_(True)
-        loss = compute_block_loss(head, packed, teacher, target, DECAY).loss if is_ours else None
+        loss = compute_block_loss(head, packed, teacher, target, (DECAY, TOKEN)).loss if is_ours else None
         if loss is None:
             loss = reference_loss(head, packed, target, softcap)
         loss.backward()
@@ -80,7 +80,7 @@ def reference_loss(head: BlockHead, packed: PackedBatch, target: Target, softcap
         confidence = head.confidence(normed_KQD[k, q], vector)
         goal = (1 - distance / 2).detach()
         bce = torch.nn.functional.binary_cross_entropy_with_logits(confidence, goal)
-        total = total + DECAY**k * (0.9 * distance - 0.1 * log_W[packed.ids_P[row + 1]] + bce)
+        total = total + DECAY**k * (0.9 * distance - TOKEN * log_W[packed.ids_P[row + 1]] + bce)
     return total / sum(DECAY**k for k in range(SLOTS))
 
 

@@ -38,7 +38,7 @@ from eyas.recipe import STAGES, Run
 from eyas.train.config import build_head_config
 from eyas.train.loss import Teacher
 from eyas.train.optimizer import MasterWeightOptimizer
-from eyas.train.trainer import compute_batch_loss
+from eyas.train.trainer import compute_loss_by_kind
 from eyas.train.ttt import pack_rows
 
 SAMPLE_PROMPTS = 64  # prompts whose mean length is used for all
@@ -229,7 +229,7 @@ def _measure_training(run: Run, length: int, answer: int, generator: torch.Gener
 
     def train_micro_batch() -> None:
         packed = pack_rows(rows, config.num_steps, dtype, config.max_anchors)
-        compute_batch_loss(head, packed, teacher, target, config.decay, config.loss).loss.backward()
+        compute_loss_by_kind(head, packed, teacher, target, config).loss.backward()
         optimizer.accumulate_gradients()
 
     share = len(rows) * answer / config.batch_tokens  # of an update

@@ -12,13 +12,14 @@ text of features/layout.py, the block at t = 2 with 3 slots:
     token before it   D      E      F           of the correction and the confidence
     predicts          E      F      G           teacher h_3, h_4, h_5
 
-    loss = sum over blocks, slots k of  decay^k * (0.1 * cross_entropy + 0.9 * distance + confidence) / sum_k decay^k
+    loss = sum over blocks, slots k of  decay^k * (w * cross_entropy + 0.9 * distance + confidence) / sum_k decay^k
 
     cross_entropy      -log q of the next token of the text
     distance           sum_v |p_v - q_v| = 2 - 2 alpha,  alpha = sum_v min(p_v, q_v): the probability of acceptance
     confidence         binary cross-entropy of the confidence with the target alpha
 
-These are the losses of DSpark (arXiv 2607.05147). p is the target's softmax, q the head's, both over all W tokens.
+These are the losses of DSpark (arXiv 2607.05147), where w = 0.1. p is the target's softmax, q the head's, both over all
+W tokens.
 """
 
 from typing import Any
@@ -35,17 +36,26 @@ from eyas.train.chain_attention import chain_attention, max_floats
 from eyas.train.loss import CHUNK_FLOATS, LossOutput, Teacher
 from eyas.train.ttt import PackedBatch
 
-TOKEN_WEIGHT, DISTANCE_WEIGHT = 0.1, 0.9
+DISTANCE_WEIGHT = 0.9
 
 
 def compute_block_loss(
-    head: BlockHead, packed: PackedBatch, teacher: Teacher, target: Target, decay: float
+    head: BlockHead, packed: PackedBatch, teacher: Teacher, target: Target, weights: tuple[float, float]
 ) -> LossOutput:
-    """Returns the loss of a micro-batch. The caller must divide it by the number of blocks of the update."""
+    """Returns the loss of a micro-batch. The caller must divide it by the number of blocks of the update.
+
+    Args:
+        head: The head.
+        packed: The micro-batch. Its chains are blocks (`max_chains` of `ttt.pack_rows`).
+        teacher: The target's output matrix.
+        target: The target.
+        weights: decay and w in the formula above.
+    """
+    decay, _ = weights
     normed_NkD = run_blocks(head, packed, target).flatten(0, 1)
     vectors_Nr = head.markov_head.markov_w1(packed.tokens_KQ).flatten(0, 1)
     output = LossOutput(
-        *_BlockLoss.apply(normed_NkD, vectors_Nr, head.markov_head.markov_w2.weight, packed, teacher, decay)
+        *_BlockLoss.apply(normed_NkD, vectors_Nr, head.markov_head.markov_w2.weight, packed, teacher, weights)
     )
     weights_JK = decay ** torch.arange(len(packed.tokens_KQ), device=normed_NkD.device) * packed.supervised_JK
     logits_JK = head.confidence(normed_NkD, vectors_Nr)[packed.student_index_JK].float()
@@ -100,8 +110,9 @@ class _BlockLoss(torch.autograd.Function):
         w2_Wr: Tensor,
         packed: PackedBatch,
         teacher: Teacher,
-        decay: float,
+        weights: tuple[float, float],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        decay, token_weight = weights
         dtype, wide = normed_ND.dtype, torch.promote_types(normed_ND.dtype, torch.float32)
         supervised_JK, cap = packed.supervised_JK, teacher.logit_softcap
         dnormed_ND, dvectors_Nr = torch.zeros_like(normed_ND), torch.zeros_like(vectors_Nr)
@@ -125,12 +136,12 @@ class _BlockLoss(torch.autograd.Function):
             alpha_M = torch.minimum(probs_MW, goals_MW).sum(-1)
             overlap_JK[j_M, k_M] = alpha_M
             token_loss_M1 = -probs_MW.gather(-1, labels_M1).clamp(min=torch.finfo(wide).tiny).log()
-            loss_JK[j_M, k_M] = TOKEN_WEIGHT * token_loss_M1[:, 0] + DISTANCE_WEIGHT * (2 - 2 * alpha_M)
+            loss_JK[j_M, k_M] = token_weight * token_loss_M1[:, 0] + DISTANCE_WEIGHT * (2 - 2 * alpha_M)
             # The gradient of alpha in the logits is q * (I - S): I is 1 where q < p, S the sum of q * I.
             under_MW = probs_MW * (probs_MW < goals_MW)
             slopes_MW = (2 * DISTANCE_WEIGHT) * (probs_MW * under_MW.sum(-1, keepdim=True) - under_MW)
-            slopes_MW += TOKEN_WEIGHT * probs_MW
-            slopes_MW.scatter_add_(-1, labels_M1, torch.full_like(token_loss_M1, -TOKEN_WEIGHT))
+            slopes_MW += token_weight * probs_MW
+            slopes_MW.scatter_add_(-1, labels_M1, torch.full_like(token_loss_M1, -token_weight))
             slopes_MW = (slopes_MW * weights_K[k_M][:, None]).to(dtype)
             dvectors_Nr[rows_M] = slopes_MW @ w2_Wr
             dw2_Wr += slopes_MW.T @ vectors_Mr

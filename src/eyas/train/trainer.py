@@ -46,17 +46,24 @@ PREFETCH_THREADS = 2  # one can wait for a store while the other decodes
 
 
 def compute_batch_loss(
-    head: DraftHead, packed: PackedBatch, teacher: Teacher, target: Target, decay: float, loss: LossName = "soft"
+    head: Head, packed: PackedBatch, teacher: Teacher, target: Target, decay: float, loss: LossName = "soft"
 ) -> LossOutput:
-    """Runs the head over a micro-batch and returns the loss. The caller must divide it (see LossOutput.loss)."""
-    if isinstance(head, BlockHead):
-        return compute_block_loss(head, packed, teacher, target, decay)
-    assert isinstance(head, Head), "the other kind of head"
+    """Unrolls all steps over a micro-batch and returns the loss. The caller must divide it (see LossOutput.loss)."""
     with torch.no_grad():
         dtype = packed.aux_PL.dtype
         embeds_PD, embeds_KQD = (target.embed(ids).to(dtype) for ids in (packed.next_ids_P, packed.tokens_KQ))
     out_KQD = unroll(head, packed, embeds_PD, embeds_KQD)
     return compute_loss(head.norm(out_KQD).flatten(0, 1), head.lm_head.weight, packed, teacher, decay, loss)
+
+
+def compute_loss_by_kind(
+    head: DraftHead, packed: PackedBatch, teacher: Teacher, target: Target, config: TrainConfig
+) -> LossOutput:
+    """Returns the loss of a micro-batch for a head of any kind. The caller must divide it (see LossOutput.loss)."""
+    if isinstance(head, BlockHead):
+        return compute_block_loss(head, packed, teacher, target, (config.decay, config.block.token_weight))
+    assert isinstance(head, Head), "the other kind of head"
+    return compute_batch_loss(head, packed, teacher, target, config.decay, config.loss)
 
 
 class Trainer:
@@ -236,7 +243,7 @@ class Trainer:
 
     def compute_loss(self, packed: PackedBatch) -> LossOutput:
         """Returns the loss of a micro-batch. The caller must divide it (see LossOutput.loss)."""
-        return compute_batch_loss(self.head, packed, self.teacher, self.target, self.config.decay, self.config.loss)
+        return compute_loss_by_kind(self.head, packed, self.teacher, self.target, self.config)
 
     def _save_if_due(self, directory: StoragePath, origin: str, number: int, must_stop: bool) -> bool:
         """Writes a checkpoint if `train.checkpoint_every_s` has passed, or any process must stop.
