@@ -19,7 +19,7 @@ COPYING_FUNCTIONS = {
     "engine/output_processor.py:process_round": _AFTER_EVENT,
     "engine/output_processor.py:_add_logprobs": _AFTER_EVENT,
     "engine/output_processor.py:_draft_tree": _AFTER_EVENT,
-    "drafters/eagle3.py:on": "moves a head to its device before an engine is built",
+    "drafters/head_spec.py:on": "moves a head to its device before an engine is built",
 }
 SHAPE_SUFFIX = re.compile(r"_[A-Z0-9]+$")
 

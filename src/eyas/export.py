@@ -122,7 +122,7 @@ def run(inputs: ExportInputs, target: Target, out_dir: Path) -> Provenance:
     stored = read_head(inputs.head, None, target.info.num_layers)
     require_fit(stored, target.info, target.digest)
     problems = {engine.name: engine.find_problem(stored.config, target.info.num_layers) for engine in ENGINE_FORMATS}
-    if all(problems.values()):
+    if all(problems.values()) and stored.config.max_depth is None:
         raise InputError(f"No engine can load this head ({next(iter(problems.values()))})", "Train another head")
     provenance.mark_unfinished(out_dir)
     chain = inputs.list_trees()[0]["chain"] or {"depth": inputs.tree.depth}

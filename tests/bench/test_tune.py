@@ -16,7 +16,7 @@ SMALL = TuneConfig(streams=(1, 4), depth=4, top_k=(1, 2), nodes=(6,))
 
 def test_every_tree_is_timed_or_lies_between_two_that_are() -> None:
     for config in (TuneConfig(), SMALL, TuneConfig(depth=7, top_k=(1,)), TuneConfig(top_k=(4,), nodes=(16,))):
-        measured = [arm.shape for arm in arms_to_measure(config)]
+        measured = [arm.shape for arm in arms_to_measure(config.shapes_by_top_k)]
         assert measured[0] is None
         assert len(set(measured)) == len(measured)
         for shape in [shape for shapes in config.shapes_by_top_k.values() for shape in shapes]:
@@ -29,12 +29,19 @@ def test_every_tree_is_timed_or_lies_between_two_that_are() -> None:
                 if one is not None and one.top_k == shape.top_k and (one.nodes == shape.nodes or shape.top_k == 1)
             ]
             assert min(depths) <= shape.depth <= max(depths)
-    assert [arm.name for arm in arms_to_measure(SMALL)] == ["off", "1,1,2", "2,1,3", "4,1,5", "2,2,6", "4,2,6"]
+    assert [arm.name for arm in arms_to_measure(SMALL.shapes_by_top_k)] == [
+        "off",
+        "1,1,2",
+        "2,1,3",
+        "4,1,5",
+        "2,2,6",
+        "4,2,6",
+    ]
 
 
 def costs() -> RoundCosts:
     """Returns costs of rounds with 100 tokens of context, for 1 and 4 requests; a further token costs 0.01 ms."""
-    arms = arms_to_measure(SMALL)
+    arms = arms_to_measure(SMALL.shapes_by_top_k)
     seconds = {"off": (10, 16), "1,1,2": (12, 24), "2,1,3": (14, 32), "4,1,5": (18, 48), "2,2,6": (15, 60)}
     seconds["4,2,6"] = (21, 90)
     rows = tuple(tuple(value / 1000 for value in seconds[arm.name]) for arm in arms)

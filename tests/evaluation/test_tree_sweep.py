@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -38,7 +39,8 @@ def test_one_drafting_serves_every_tree() -> None:
             guesses = HeadDrafter(head, vocab, embed, TreeShape(1, 2, 3), [row]).draft([0], [t]).tokens_BM[0, 1:]
             row.ids_T[t + 2] = torch.cat((guesses, guesses[:1], row.ids_T[t + 2 : t + 3]))[torch.randint(4, ())]
     for shapes in (CHAINS, TREES):
-        found = count_rounds(rows, shapes, head, vocab, embed, batch_tokens=150)
+        build_drafter = partial(HeadDrafter, head, vocab, embed, rows=rows)
+        found = count_rounds(rows, shapes, build_drafter, batch_tokens=150)
         told = acceptance_lengths(shapes, rows, found, seed=3)
         for x, shape in enumerate(shapes):
             walked = [text.rounds for text in replay_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))]

@@ -23,7 +23,8 @@ from eyas.bench.results import RESULTS_FILE, assemble_results, redact_location
 from eyas.bench.single_stream import measure_draft_baselines, measure_tasks
 from eyas.bench.workload import BUILTIN, SYNTHETIC, Prompt, interleave_tasks, load_eval_prompts, load_workload
 from eyas.data.sources.source import HUB
-from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.drafters.head_spec import HeadSpec
+from eyas.drafters.heads import draft_with
 from eyas.evalsets import FAMILIES
 from eyas.evaluation.reference_drafters import NgramTable
 from eyas.features.reader import Features
@@ -96,7 +97,7 @@ def run(
     acceptance = json.loads((inputs.evaluation / ACCEPTANCE_FILE).read_bytes())
     stored = dataclasses.replace(stored, acceptance=acceptance)
     prompts, num_too_long = load_workload(config, inputs.features, target)
-    draft = Eagle3Spec.on(target.model.device, stored, config.shape)
+    draft = draft_with(target.model.device, stored, config.shape)
     run_name = out_dir.resolve().parent.name  # the run directory holds the resolved recipe
     command = ["eyas", "bench", f"{run_name}/recipe.toml", "--out", run_name]
     features = Features(inputs.features)
@@ -109,7 +110,7 @@ def run(
 
 
 def measure_pair(
-    config: BenchConfig, head_dir: Path, target: Target, draft: Eagle3Spec, out_dir: Path, progress: bool
+    config: BenchConfig, head_dir: Path, target: Target, draft: HeadSpec, out_dir: Path, progress: bool
 ) -> dict[str, Any]:
     """Measures a target and its head without a recipe, and writes results.json and report.html.
 
@@ -140,7 +141,7 @@ def measure_pair(
 def _measure(
     config: BenchConfig,
     head_dir: Path,
-    pair: tuple[Target, Eagle3Spec],
+    pair: tuple[Target, HeadSpec],
     prompts: Mapping[str, Sequence[Prompt]],
     ngrams: NgramTable | None,
     command: Sequence[str],
@@ -159,7 +160,7 @@ def _measure(
     """
     target, draft = pair
     if config.compile:
-        compile_pair(target, draft.head)
+        compile_pair(target, draft.head.compilable)
     lossless = check_lossless(config, head_dir, prompts, target, progress)
     stream = measure_tasks(target, draft, prompts, config, progress)
     load = measure_load(target, draft, prompts, config, progress)
@@ -186,7 +187,7 @@ def check_lossless(
     if references is None:
         references = generate_references(target.directory, chosen, max_tokens, progress, target.model.device)
     stored = read_head(head_dir, torch.float32, target.info.num_layers)
-    draft = Eagle3Spec.on(target.model.device, stored, config.shape)
+    draft = draft_with(target.model.device, stored, config.shape)
     return compare_with_references(target, draft, chosen, references, max_tokens, slots, progress)
 
 

@@ -16,7 +16,7 @@ from eyas.bench.load_test import LoadBlock, LoadPlan, LoadResults
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult
 from eyas.bench.single_stream import WARM_UP_TOKENS
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
-from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.drafters.head_spec import HeadSpec
 from eyas.drafters.prompt_lookup import PromptLookupSpec
 from eyas.drafters.small_model import SmallModelSpec
 from eyas.engine.cost_profiler import build_budget
@@ -31,7 +31,7 @@ DEFAULT_SLOTS = 8  # slots for `bench.rates` and `bench.ramp` if `bench.concurre
 
 def measure_load(
     target: Target,
-    draft: Eagle3Spec,
+    draft: HeadSpec,
     prompts: Mapping[str, Sequence[Prompt]],
     config: BenchConfig,
     progress: bool = True,
@@ -50,7 +50,7 @@ def measure_load(
     if not plan.num_points:
         return plan.measure(lambda blocks: {})
     context = max(len(prompt.ids) for prompt in pool) + config.max_tokens
-    fixed = [arm for arm in default_arms() if arm.name in config.arms]
+    fixed = [arm for arm in default_arms(draft.head.config.max_depth) if arm.name in config.arms]
     headless = headless_drafters(config, target)
 
     def build_engines(slots: int) -> dict[str, Engine]:
@@ -115,15 +115,15 @@ def headless_drafters(config: BenchConfig, target: Target) -> dict[str, PromptLo
     return drafters
 
 
-def build_auto_engine(target: Target, draft: Eagle3Spec, slots: int, context: int) -> Engine:
+def build_auto_engine(target: Target, draft: HeadSpec, slots: int, context: int) -> Engine:
     """Returns an engine whose budget chooses the arm of each round. Measures the costs of rounds before it returns."""
-    arms = default_arms()
+    arms = default_arms(draft.head.config.max_depth)
     engine = Engine(target, [replace(draft, arms=arms)], slots, context)
     engine.policies[0] = build_budget(engine, arms, None)
     return engine
 
 
-def build_fixed_arm_engine(target: Target, draft: Eagle3Spec, arm: Arm, slots: int, context: int) -> Engine:
+def build_fixed_arm_engine(target: Target, draft: HeadSpec, arm: Arm, slots: int, context: int) -> Engine:
     """Returns an engine that runs the same arm in every round. With the arm `off` it has no head."""
     if arm.shape is None:
         return Engine(target, (), slots, context)

@@ -16,7 +16,7 @@ from eyas.base.errors import InputError
 from eyas.base.json_parser import parse_json
 from eyas.base.progress import Progress
 from eyas.bench.workload import Prompt
-from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.drafters.head_spec import HeadSpec
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request
@@ -57,7 +57,7 @@ class References:
 
 def compare_with_references(
     target: Target,
-    draft: Eagle3Spec,
+    draft: HeadSpec,
     prompts: Sequence[Prompt],
     references: References,
     max_tokens: int,

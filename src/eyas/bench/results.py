@@ -14,7 +14,7 @@ from eyas.base.environment import count_cpus, cpu_name, memory_bytes
 from eyas.base.provenance import describe_command, package_versions
 from eyas.bench.load_test import LoadResults
 from eyas.bench.single_stream import SingleStreamResults
-from eyas.model.head import Head
+from eyas.model.head import DraftHead
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, public_name, resolve_target
 
@@ -24,7 +24,7 @@ RESULTS_FILE = "results.json"
 
 def assemble_results(
     target: Target,
-    head: Head,
+    head: DraftHead,
     stream: SingleStreamResults,
     load: LoadResults,
     lossless: Mapping[str, Any] | None,

@@ -19,7 +19,7 @@ from eyas.bench.config import BenchConfig
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, compare_prompts
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 from eyas.data.select.quality import is_looping_answer
-from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.drafters.head_spec import HeadSpec
 from eyas.engine.counters import EngineCounters
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
@@ -77,7 +77,7 @@ class SingleStreamResults:
 
 def measure_tasks(
     target: Target,
-    draft: Eagle3Spec,
+    draft: HeadSpec,
     prompts: Mapping[str, Sequence[Prompt]],
     config: BenchConfig,
     progress: bool = True,

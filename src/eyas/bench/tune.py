@@ -13,8 +13,9 @@ plain decoding needs as well, and assumes that all n streams are busy.
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ from eyas.base.provenance import Provenance, StageInputs
 from eyas.base.storage import StoragePath, write_json_atomic
 from eyas.bench.config import TuneConfig
 from eyas.bench.results import describe_machine, describe_runtime
-from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.drafters.heads import draft_with
 from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.engine import Engine
-from eyas.evaluation.head_drafter import build_embed
+from eyas.evaluation.head_drafter import build_head_drafter
 from eyas.evaluation.replay import sample_held_out
 from eyas.evaluation.resample import resample_answers
 from eyas.evaluation.tree_sweep import TreeAcceptance, acceptance_lengths, count_rounds
@@ -124,7 +125,7 @@ def measure_acceptance(
     if not indices:
         problem = f"Every held-out answer in {features.directory} is shorter than two tokens or repeats itself"
         raise InputError(problem, "Raise capture.held_out, or capture more conversations")
-    embed, shapes_by_top_k = build_embed(target, torch.float32), config.shapes_by_top_k
+    shapes_by_top_k = _usable_shapes(config, stored)
     rows: list[Row] = []
     rounds: dict[int, list[np.ndarray]] = {top_k: [] for top_k in shapes_by_top_k}
     with Progress("tune, trees", len(indices), "texts", enabled=progress) as bar:
@@ -133,8 +134,9 @@ def measure_acceptance(
             if config.sampling is not None:
                 seeds = [config.seed + index for index in group]
                 some = resample_answers(some, seeds, target, config.sampling, config.max_tokens)
+            build_drafter = partial(build_head_drafter, stored.head, stored.vocab, target, rows=some)
             for top_k, shapes in shapes_by_top_k.items():
-                rounds[top_k].append(count_rounds(some, shapes, stored.head, stored.vocab, embed, config.batch_tokens))
+                rounds[top_k].append(count_rounds(some, shapes, build_drafter, config.batch_tokens))
             # Only the generated tokens are needed from here on, so the features are dropped.
             rows += [dataclasses.replace(row, aux_TL=row.aux_TL[:0], hidden_UD=row.hidden_UD[:0]) for row in some]
             bar.advance(len(some))
@@ -158,10 +160,10 @@ class RoundCosts:
     @classmethod
     def measure(cls, config: TuneConfig, stored: StoredHead, target: Target, progress: bool) -> "RoundCosts":
         """Times the arms of `arms_to_measure` on a new engine, in the dtype and on the device of the target."""
-        arms = arms_to_measure(config)
-        draft = Eagle3Spec.on(target.model.device, stored, arms[-1].shape or TreeShape(1, 1, 2))
+        arms = arms_to_measure(_usable_shapes(config, stored))
+        draft = draft_with(target.model.device, stored, arms[-1].shape or TreeShape(1, 1, 2))
         if config.compile:
-            compile_pair(target, draft.head)
+            compile_pair(target, draft.head.compilable)
         slots = max(config.streams)
         # The requests of a profiled round share their KV slots, so the memory of one request is enough.
         engine = Engine(target, [dataclasses.replace(draft, arms=arms)], slots, LONG_CONTEXT, memory_tokens=1)
@@ -195,10 +197,19 @@ def _family(shape: TreeShape) -> tuple[int, int | None]:
     return shape.top_k, None if shape.top_k == 1 else shape.nodes
 
 
-def arms_to_measure(config: TuneConfig) -> tuple[Arm, ...]:
+def _usable_shapes(config: TuneConfig, stored: StoredHead) -> dict[int, list[TreeShape]]:
+    """Returns the shapes of `TuneConfig.shapes_by_top_k` that are not deeper than the head can draft."""
+    by_top_k = {
+        top_k: [shape for shape in shapes if shape == shape.limit_depth(stored.config.max_depth)]
+        for top_k, shapes in config.shapes_by_top_k.items()
+    }
+    return {top_k: shapes for top_k, shapes in by_top_k.items() if shapes}
+
+
+def arms_to_measure(shapes_by_top_k: Mapping[int, Sequence[TreeShape]]) -> tuple[Arm, ...]:
     """Returns the arms to time: `off`, and the trees between which `RoundCosts.seconds` interpolates."""
     arms = [OFF]
-    for shapes in config.shapes_by_top_k.values():
+    for shapes in shapes_by_top_k.values():
         for family in dict.fromkeys(map(_family, shapes)):
             members = [shape for shape in shapes if _family(shape) == family]
             powers_of_two = [shape for shape in members if shape.top_k == 1 and shape.depth.bit_count() == 1]

@@ -16,7 +16,8 @@ from eyas.base.terminal import GREEN, RESET, has_colors
 from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.detokenizer import Detokenizer
 from eyas.chat.render import render_prompt
-from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.drafters.head_spec import HeadSpec
+from eyas.drafters.heads import draft_with
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, RequestOutput
@@ -62,7 +63,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def load_pair(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
+def load_pair(parsed: argparse.Namespace) -> tuple[Target, HeadSpec | None]:
     """Loads the target and the head that the arguments name, and checks their digests while it loads them.
 
     It replaces URLs in the arguments by the local directories of their downloads. It prints warnings and the origin of
@@ -94,7 +95,7 @@ def load_pair(parsed: argparse.Namespace) -> tuple[Target, Eagle3Spec | None]:
     if stored is None:
         return target, None
     _check_fit(head_name, stored, target)
-    return target, Eagle3Spec.on(target.model.device, stored, shape)
+    return target, draft_with(target.model.device, stored, shape)
 
 
 def _fetch_inputs(parsed: argparse.Namespace) -> None:
@@ -105,7 +106,7 @@ def _fetch_inputs(parsed: argparse.Namespace) -> None:
             setattr(parsed, argument, str(fetch(source)))
 
 
-def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
+def load_canary(name: str, target: Target, draft: HeadSpec) -> HeadSpec:
     """Loads a second head. Raises InputError if it does not fit the target or reads other layers than the main head.
 
     Args:
@@ -120,7 +121,7 @@ def load_canary(name: str, target: Target, draft: Eagle3Spec) -> Eagle3Spec:
         problem = f"The canary head {name} reads layers {layers}, but the main head reads {main_layers}"
         fix = f"Both must read the same layers: train the canary head with capture.aux_layer_ids={main_layers}"
         raise InputError(problem, fix)
-    return Eagle3Spec.on(target.model.device, stored, draft.shape)
+    return draft_with(target.model.device, stored, draft.shape)
 
 
 def _check_fit(name: str, stored: StoredHead, target: Target) -> None:

@@ -19,7 +19,9 @@ from torch import Tensor
 from eyas.kernels.paged_attention import PrepareAttention
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
+from eyas.model.head import DraftHead
 from eyas.model.target import Target
+from eyas.speculation.acceptance_model import AcceptancePrior
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
 
@@ -48,6 +50,16 @@ class AcceptedTokens:
 
 class Drafter(Protocol):
     """An object that proposes draft trees and owns the memory that it needs. All tensors are on the device."""
+
+    @property
+    def head(self) -> DraftHead | None:
+        """The trained head that drafts; None for a drafter without one."""
+        ...
+
+    @property
+    def acceptance_prior(self) -> AcceptancePrior:
+        """The acceptance on held-out answers. It is empty if none was measured."""
+        ...
 
     @property
     def needs_features(self) -> bool:

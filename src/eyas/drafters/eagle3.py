@@ -14,63 +14,25 @@ level i (text position n + 1 + i) has rotary position n + i, as in step i + 1 of
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from eyas.drafters.drafter import AcceptedTokens, chunk_reads
-from eyas.formats.head_dir import StoredHead
-from eyas.kernels.dispatch import pack_head
+from eyas.drafters.head_spec import HeadSpec
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import PackedAttention
 from eyas.model.head import Head
 from eyas.model.target import Target
-from eyas.model.vocab import DraftVocab
-from eyas.speculation.acceptance_model import DEFAULT_PRIOR, AcceptancePrior
-from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Frontier, Tree, TreeGrower
 
 
-@dataclass(frozen=True)
-class Eagle3Spec:
-    """A head, its draft vocabulary and the shapes of its trees.
-
-    Attributes:
-        head: The EAGLE-3 head.
-        vocab: Its draft vocabulary.
-        shape: The shape of the trees of all rounds for which no policy chooses an arm.
-        arms: The arms that a policy may choose. Memory is allocated for the largest.
-        acceptance_prior: The acceptance on held-out answers.
-    """
-
-    head: Head
-    vocab: DraftVocab
-    shape: TreeShape
-    arms: tuple[Arm, ...] = ()
-    acceptance_prior: AcceptancePrior = DEFAULT_PRIOR
-
-    @classmethod
-    def on(cls, device: torch.device, stored: StoredHead, shape: TreeShape) -> "Eagle3Spec":
-        """Returns a spec with head and vocabulary on this device. The head's projections are packed for serving.
-
-        Args:
-            device: The device of the target.
-            stored: The EAGLE-3 head, its draft vocabulary and its acceptance.
-            shape: The shape of the trees of all rounds for which no policy chooses an arm.
-        """
-        head, prior = stored.head.to(device), AcceptancePrior.from_json(stored.acceptance)
-        pack_head(head)
-        return cls(head, stored.vocab.to(device), shape, acceptance_prior=prior)
-
-    @property
-    def shapes(self) -> tuple[TreeShape, ...]:
-        """All tree shapes that a round may use: `shape`, and those of the arms."""
-        return (self.shape, *(arm.shape for arm in self.arms if arm.shape is not None))
+class Eagle3Spec(HeadSpec):
+    """An EAGLE-3 head, its draft vocabulary and the shapes of its trees."""
 
     def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> "Eagle3Drafter":
         """Allocates the drafter's memory for all request slots of the pool, and returns the drafter."""
@@ -83,9 +45,10 @@ class Eagle3Drafter:
     needs_features = True
 
     def __init__(
-        self, spec: Eagle3Spec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
+        self, spec: HeadSpec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
     ) -> None:
         """Allocates the memory. A scratch area holds the nodes of the largest tree of the spec."""
+        assert isinstance(spec.head, Head), "the drafter of an EAGLE-3 head"
         head, config = spec.head, spec.head.config
         weight = head.norm.weight
         self.head = head

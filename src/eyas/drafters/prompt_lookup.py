@@ -18,6 +18,7 @@ from eyas.kernels.paged_attention import PrepareAttention
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
 from eyas.model.target import Target
+from eyas.speculation.acceptance_model import DEFAULT_PRIOR
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
 
@@ -45,6 +46,8 @@ class PromptLookupSpec:
 class PromptLookupDrafter:
     """A drafter that copies its draft tokens from the text of the request."""
 
+    head = None
+    acceptance_prior = DEFAULT_PRIOR
     needs_features = False
 
     def __init__(self, future_map: FutureMap) -> None:

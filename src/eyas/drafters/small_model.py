@@ -16,6 +16,7 @@ from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import PackedAttention
 from eyas.model.target import Target
+from eyas.speculation.acceptance_model import DEFAULT_PRIOR
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
 
@@ -60,6 +61,8 @@ class SmallModelDrafter:
     accepted, it is in column n - 1 of the next round, and `draft` runs over it there.
     """
 
+    head = None
+    acceptance_prior = DEFAULT_PRIOR
     needs_features = False
 
     def __init__(self, model: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> None:

@@ -11,7 +11,7 @@ from eyas import __version__
 from eyas.base.environment import count_cpus
 from eyas.base.progress import Progress
 from eyas.base.provenance import digest_json
-from eyas.drafters.eagle3 import Eagle3Drafter
+from eyas.drafters.drafter import Drafter
 from eyas.engine.cuda_graphs import RoundGraphs
 from eyas.engine.engine import Engine
 from eyas.engine.model_runner import RoundBatch
@@ -47,12 +47,14 @@ class CostProfiler:
     @property
     def head_config(self) -> HeadConfig:
         """The configuration of the profiled head."""
-        return self._eagle3.head.config
+        head = self._drafter.head
+        assert head is not None, "the engine has a head"
+        return head.config
 
     @property
     def acceptance_prior(self) -> AcceptancePrior:
         """The acceptance of the profiled head on its held-out answers."""
-        return self._eagle3.acceptance_prior
+        return self._drafter.acceptance_prior
 
     def measure_round_s(self, arm: Arm, batch: int, context: int) -> float:
         """Runs rounds of this arm for `batch` requests with `context` tokens each, and returns the seconds of the last.
@@ -68,13 +70,11 @@ class CostProfiler:
     def measure_read_s(self, rows: int) -> float:
         """Returns the seconds that the head takes to read `rows` tokens of one text."""
         self._write_texts(1, rows)
-        return self.engine.stream.launch(lambda: self._eagle3.read((0,), (rows,))).wait().seconds
+        return self.engine.stream.launch(lambda: self._drafter.read((0,), (rows,))).wait().seconds
 
     @property
-    def _eagle3(self) -> Eagle3Drafter:
-        drafter = self.engine.runner.drafters[self.drafter]
-        assert isinstance(drafter, Eagle3Drafter), "the engine has a head"
-        return drafter
+    def _drafter(self) -> Drafter:
+        return self.engine.runner.drafters[self.drafter]
 
     def _run(self, work: RoundBatch, context: int) -> float:
         self._write_texts(len(work.req_slots), context)

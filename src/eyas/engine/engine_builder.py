@@ -9,7 +9,7 @@ import torch
 
 from eyas.base.environment import cache_directory, memory_bytes
 from eyas.base.errors import UsageError
-from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
+from eyas.drafters.head_spec import HeadSpec
 from eyas.engine.async_engine import AsyncEngine, EngineThread
 from eyas.engine.canary import CanaryExperiment, CanaryOptions
 from eyas.engine.cost_profiler import build_budget, canary_costs, capture_graphs
@@ -63,7 +63,7 @@ class EngineOptions:
 
 
 def build_async_engine(
-    target: Target, heads: Sequence[Eagle3Spec], options: EngineOptions, thread: EngineThread | None = None
+    target: Target, heads: Sequence[HeadSpec], options: EngineOptions, thread: EngineThread | None = None
 ) -> AsyncEngine:
     """Builds the engine of a server. It does not run before `AsyncEngine.start`.
 
@@ -84,12 +84,12 @@ def build_async_engine(
     if options.compile:
         try:
             for head in heads or [None]:
-                compile_pair(target, None if head is None else head.head, stored_only=True)
+                compile_pair(target, None if head is None else head.head.compilable, stored_only=True)
         except CompileError as error:
             if device.type == "cuda":  # on a CPU, `compile_in_background` logs the error
                 print(f"eyas: warning: Forwards run uncompiled: {error.problem}.", file=sys.stderr)
     context = _context(options, target.info.max_positions)
-    arms = default_arms()
+    arms = _usable_arms(heads)
     if heads and options.speculation != "auto":
         arms = (_arm_named(options.speculation, arms),)
     heads = [replace(head, shape=heads[0].shape, arms=arms) for head in heads]
@@ -125,7 +125,8 @@ def compile_in_background(engine: AsyncEngine, log: Callable[[str], None]) -> No
     compiling fails, the reason is logged and forwards keep running uncompiled.
     """
     target = engine.engine.target
-    heads = [drafter.head for drafter in engine.engine.runner.drafters if isinstance(drafter, Eagle3Drafter)]
+    all_heads = [drafter.head for drafter in engine.engine.runner.drafters]
+    heads = [head.compilable for head in all_heads if head is not None and head.compilable is not None]
     if target.compiled_forward is not None and all(head.compiled_forward is not None for head in heads):
         return
 
@@ -168,6 +169,12 @@ def _context(options: EngineOptions, max_positions: int) -> int:
     return context
 
 
+def _usable_arms(heads: Sequence[HeadSpec]) -> tuple[Arm, ...]:
+    """Returns the arms that all heads can run."""
+    depths = [head.head.config.max_depth for head in heads]
+    return default_arms(min((depth for depth in depths if depth is not None), default=None))
+
+
 def _arm_named(name: str, arms: Sequence[Arm]) -> Arm:
     for arm in arms:
         if arm.name == name:
@@ -176,7 +183,7 @@ def _arm_named(name: str, arms: Sequence[Arm]) -> Arm:
     raise UsageError(f"--speculation {name} is not a known arm", f"Choose one of {names}")
 
 
-def _memory_tokens(target: Target, heads: Sequence[Eagle3Spec], options: EngineOptions, context: int) -> int:
+def _memory_tokens(target: Target, heads: Sequence[HeadSpec], options: EngineOptions, context: int) -> int:
     """Returns the number of tokens of KV memory.
 
     On a CPU: the context of all slots, as far as the share of the memory allows. On CUDA: what the share leaves beside
@@ -184,9 +191,7 @@ def _memory_tokens(target: Target, heads: Sequence[Eagle3Spec], options: EngineO
     """
     info, weight = target.info, next(target.model.parameters())
     token_bytes = 2 * info.num_layers * info.num_kv_heads * info.head_dim * weight.element_size()
-    for head in heads:
-        config = head.head.config
-        token_bytes += 2 * config.num_kv_heads * config.head_dim * weight.element_size()
+    token_bytes += sum(head.token_bytes for head in heads)
     if heads:
         token_bytes += len(target.aux_layer_ids) * info.hidden_size * weight.element_size()
     all_slots = options.slots * (context + SLOT_BLOCK)

@@ -21,7 +21,7 @@ from eyas.base.progress import Progress
 from eyas.base.storage import StoragePath, write_json_atomic
 from eyas.chat.tool_format import ToolFormat
 from eyas.chat.tool_parser import Phase
-from eyas.evaluation.head_drafter import HeadDrafter, build_embed
+from eyas.evaluation.head_drafter import build_head_drafter
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
 from eyas.evaluation.replay import ReplayDrafter, TextRounds, find_answers, replay_heads, replay_rows, sample_held_out
 from eyas.evaluation.resample import resample_answers
@@ -32,6 +32,7 @@ from eyas.features.shard import RowInfo
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import ACCEPTANCE_FILE, StoredHead, read_head
 from eyas.model.devices import DTYPES
+from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.speculation.arms import default_arms, largest_arms
 from eyas.tree.acceptance_length import AcceptanceStats, RequestRounds, context_label, summarize
@@ -128,7 +129,8 @@ def run(
         return provenance.read_provenance(out_dir)
     report = evaluate(config, stored, (features, training), target, progress)
     report["arms"] = measure_arms(config, stored, features, target)
-    report["draft_vocab"] = measure_vocab_sizes(config.shape, stored, (features, training), target)
+    if isinstance(stored.head, Head):  # other heads draft with the whole vocabulary
+        report["draft_vocab"] = measure_vocab_sizes(config.shape, stored, (features, training), target)
     provenance.mark_unfinished(out_dir)
     write_json_atomic(out_dir / ACCEPTANCE_FILE, report)
     return provenance.finish_stage(out_dir, origin, started_s)
@@ -141,7 +143,7 @@ def measure_arms(config: EvalConfig, stored: StoredHead, features: Features, tar
     """
     settings = (features, sample_held_out(features, ARM_TEXTS, config.seed), [(stored.head, stored.vocab)], target)
     entries = {}
-    for arm in largest_arms(default_arms()):
+    for arm in largest_arms(default_arms(stored.config.max_depth)):
         assert arm.shape is not None, "these arms draft"
         (rounds,) = replay_heads(*settings, arm.shape, config.batch_tokens)
         if rounds:
@@ -154,7 +156,7 @@ def measure_arms(config: EvalConfig, stored: StoredHead, features: Features, tar
 def evaluate(
     config: EvalConfig, stored: StoredHead, data: tuple[Features, Features], target: Target, progress: bool
 ) -> dict[str, Any]:
-    """Returns the content of acceptance.json, without its keys `arms` and `draft_vocab`.
+    """Returns the content of acceptance.json, without its keys `arms` and `draft_vocab` (of EAGLE-3).
 
     Args:
         config: The settings.
@@ -172,9 +174,8 @@ def evaluate(
         problem = f"The features in {features.directory} have no held-out row"
         raise InputError(problem, "Raise capture.held_out, or capture more conversations")
     table = NgramTable(training.texts(training.indices("train")))
-    embed = build_embed(target, DTYPES[config.dtype])
     drafters: dict[str, Callable[[Sequence[Row]], ReplayDrafter]] = {
-        "head": lambda rows: HeadDrafter(stored.head, stored.vocab, embed, config.shape, rows),
+        "head": lambda rows: build_head_drafter(stored.head, stored.vocab, target, config.shape, rows),
         "prompt_lookup": lambda rows: PromptLookup([row.ids_T for row in rows], config.depth),
         "ngram4": lambda rows: NgramDrafter(table, [row.ids_T for row in rows], config.depth),
     }

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from eyas.drafters.block import exact_shape, expand_block
 from eyas.features.layout import Row
 from eyas.model.attention import DenseAttention
-from eyas.model.head import Head
+from eyas.model.block_head import BlockHead
+from eyas.model.head import DraftHead, Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.tree.shape import TreeShape
@@ -25,6 +27,25 @@ def build_embed(target: Target, dtype: torch.dtype) -> Callable[[Tensor], Tensor
     """Returns a function that computes the target's embeddings. Its result is on the device of the token ids."""
     device = target.embedding.weight.device
     return lambda ids: target.embed(ids.to(device)).to(ids.device, dtype)
+
+
+def build_head_drafter(
+    head: DraftHead, vocab: DraftVocab, target: Target, shape: TreeShape, rows: Sequence[Row]
+) -> "HeadDrafter | BlockHeadDrafter":
+    """Returns the drafter of a head of any kind over a batch of texts. The trees have at most the depth of the head.
+
+    Args:
+        head: The head. It runs in the dtype of its weights.
+        vocab: Its draft vocabulary.
+        target: The target of the head.
+        shape: The draft tree.
+        rows: The texts with their features.
+    """
+    embed, shape = build_embed(target, head.norm.weight.dtype), shape.limit_depth(head.config.max_depth)
+    if isinstance(head, BlockHead):
+        return BlockHeadDrafter(head, target, embed, shape, rows)
+    assert isinstance(head, Head), "the other kind of head"
+    return HeadDrafter(head, vocab, embed, shape, rows)
 
 
 class HeadDrafter:
@@ -73,3 +94,47 @@ class HeadDrafter:
             return self.head.logits(out_BKD)
 
         return expand
+
+
+class BlockHeadDrafter:
+    """A drafter with a block head over a batch of texts. It computes the context once, then drafts at any position."""
+
+    def __init__(
+        self,
+        head: BlockHead,
+        target: Target,
+        embed: Callable[[Tensor], Tensor],
+        shape: TreeShape,
+        rows: Sequence[Row],
+    ) -> None:
+        """Computes the keys and values of all rows. embed: the target's embeddings in the dtype of the head."""
+        self.head, self.target, self.embed = head, target, embed
+        self.depth, self.grower = shape.depth, TreeGrower(exact_shape(shape), torch.device("cpu"))
+        self.ids_BT = pad_sequence([row.ids_T for row in rows], batch_first=True)
+        aux_BTL = pad_sequence([row.aux_TL.to(head.norm.weight.dtype) for row in rows], batch_first=True)
+        positions_1T = torch.arange(self.ids_BT.shape[1])[None]
+        layers = head.context_keys_values(aux_BTL, positions_1T)
+        self.context = [(k_BTGH.transpose(1, 2), v_BTGH.transpose(1, 2)) for k_BTGH, v_BTGH in layers]
+
+    def draft(self, texts: Sequence[int], positions: Sequence[int]) -> Tree:
+        """Returns a tree for each text index and position. The root of the tree is the token at position + 1."""
+        texts_B, positions_B = torch.tensor(texts), torch.tensor(positions)
+        root_B = self.ids_BT[texts_B, positions_B + 1]
+        base_BgW = self.base_logits(texts_B, positions_B)
+        first_BW = base_BgW[:, 0] + self.head.correction(root_B)
+        return self.grower.grow(root_B, first_BW, expand_block(self.head, base_BgW), lambda ids: ids)
+
+    def base_logits(self, texts_B: Tensor, positions_B: Tensor) -> Tensor:
+        """Returns the logits [B, depth, W] of the slots of the blocks behind these positions, without correction."""
+        ids_Bg, longest = self.head.block_ids(self.ids_BT[texts_B, positions_B + 1]), int(positions_B.max()) + 1
+        size = ids_Bg.shape[1]
+        attention = DenseAttention()
+        for layer, (k_BGTH, v_BGTH) in enumerate(self.context):
+            attention.kv_by_layer[layer] = (k_BGTH[texts_B, :, :longest], v_BGTH[texts_B, :, :longest])
+        sees_BS = torch.arange(longest + size) <= positions_B[:, None]
+        sees_BS[:, longest:] = True
+        attention.set_visible(sees_BS[:, None].expand(-1, size, -1))
+        positions_Bg = positions_B[:, None] + 1 + torch.arange(size)
+        normed_BgD = self.head.step(self.embed(ids_Bg), positions_Bg, attention)[:, : self.depth]
+        weight, dtype = self.target.logits_weight, normed_BgD.dtype
+        return self.target.logits(normed_BgD.to(weight.device, weight.dtype)).to(normed_BgD.device, dtype)

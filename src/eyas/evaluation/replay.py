@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eyas.evaluation.head_drafter import HeadDrafter, build_embed
+from eyas.evaluation.head_drafter import build_head_drafter
 from eyas.features.layout import Row
 from eyas.features.reader import Features
-from eyas.model.head import Head
+from eyas.model.head import DraftHead
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.tree.acceptance_length import RequestRounds
@@ -143,7 +143,7 @@ def _join_turns(turns: Sequence[tuple[AnswerSpan, RequestRounds]]) -> TextRounds
 def replay_heads(
     features: Features,
     indices: Sequence[int],
-    heads: Sequence[tuple[Head, DraftVocab]],
+    heads: Sequence[tuple[DraftHead, DraftVocab]],
     target: Target,
     shape: TreeShape,
     batch_tokens: int,
@@ -161,12 +161,11 @@ def replay_heads(
     Returns:
         For each head, the index of each row -> its rounds.
     """
-    embed = build_embed(target, heads[0][0].lm_head.weight.dtype)
     rounds: list[dict[int, RequestRounds]] = [{} for _ in heads]
     for batch in features.batches(indices, batch_tokens):
         rows = list(features.rows(batch))
         for (head, vocab), by_index in zip(heads, rounds, strict=True):
-            texts = replay_rows(rows, HeadDrafter(head, vocab, embed, shape, rows))
+            texts = replay_rows(rows, build_head_drafter(head, vocab, target, shape, rows))
             by_index |= {index: text.rounds for index, text in zip(batch, texts, strict=True)}
     return rounds
 
@@ -196,7 +195,7 @@ class HeldOutRows:
         """Returns a HeldOutRows with the rows `indices[number]` only."""
         return replace(self, indices=tuple(self.indices[number] for number in numbers))
 
-    def replay(self, head: Head, vocab: DraftVocab) -> list[RequestRounds]:
+    def replay(self, head: DraftHead, vocab: DraftVocab) -> list[RequestRounds]:
         """Returns the rounds of each row with this head. The head runs in the dtype of its weights."""
         settings = (self.target, self.shape, self.batch_tokens)
         (rounds,) = replay_heads(self.features, self.indices, [(head, vocab)], *settings)

@@ -13,7 +13,9 @@ ranked among the candidates of the first d levels, for each d:
 
 The draft at a position depends only on the text before it, not on earlier rounds. So this table gives the rounds of
 every shape: a round at position t accepts a tokens, and the next round is at t + a. Each top_k needs its own draft,
-because top_k determines which nodes are expanded. Chains (top_k 1) need their own draft, too.
+because top_k determines which nodes are expanded. Chains (top_k 1) need their own draft, too. A block head expands
+every node that the largest tree can hold, so a small shape may be rated slightly too low: the nodes that it needs may
+not be among the candidates that were kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eyas.evaluation.head_drafter import HeadDrafter
-from eyas.evaluation.replay import AnswerSpan, find_answers, true_continuation
+from eyas.evaluation.replay import AnswerSpan, ReplayDrafter, find_answers, true_continuation
 from eyas.features.layout import Row
-from eyas.model.head import Head
-from eyas.model.vocab import DraftVocab
 from eyas.tree.intervals import Interval, ratio_interval
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
@@ -57,9 +56,7 @@ def covering_shape(shapes: Sequence[TreeShape]) -> TreeShape:
 def count_rounds(
     rows: Sequence[Row],
     shapes: Sequence[TreeShape],
-    head: Head,
-    vocab: DraftVocab,
-    embed: Callable[[Tensor], Tensor],
+    build_drafter: Callable[[TreeShape], ReplayDrafter],
     batch_tokens: int,
 ) -> np.ndarray:
     """Returns int64 [N, X]: the number of rounds that the answers of row n need with shape x.
@@ -67,12 +64,10 @@ def count_rounds(
     Args:
         rows: The rows with their features.
         shapes: The tree shapes. Requirement: all have the same top_k.
-        head: The head that drafts.
-        vocab: The draft vocabulary of the head.
-        embed: The result of `head_drafter.build_embed`.
+        build_drafter: Returns the drafter of these rows for a tree shape.
         batch_tokens: The most keys that one forward of the head reads, over all positions.
     """
-    drafter = HeadDrafter(head, vocab, embed, covering_shape(shapes), rows)
+    drafter = build_drafter(covering_shape(shapes))
     answers = [answer for text, row in enumerate(rows) for answer in find_answers(text, row.ids_T, row.loss_mask_T)]
     # From the token before the answer to the last position at which a round can start.
     starts = [(answer, position) for answer in answers for position in range(answer.start - 1, answer.end - 2)]

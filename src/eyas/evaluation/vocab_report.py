@@ -61,6 +61,7 @@ def measure_vocab_sizes(
     training_counts_W = training.generated_counts(training.indices("train"))
     required = required_ids(target.tokenizer, target.info.eos_ids, training_counts_W)
     own = stored.vocab
+    assert isinstance(stored.head, Head), "the draft vocabulary of an EAGLE-3 head"
     wanted = sorted({own.size, *(size for size in sizes if len(required) <= size < own.target_size)})
     vocabs = [_choose_vocab(size, own, training_counts_W, required) for size in wanted]
     by_task: dict[str, list[int]] = {}

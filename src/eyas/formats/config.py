@@ -7,6 +7,9 @@
     SpecForge or TorchSpec  top level                 eagle_config              "eagle_config"
     official EAGLE          top level                 none                      none of these
 
+A block head (model.block_head) has the layout of DeepSpec's DSpark: the architecture BLOCK_ARCHITECTURE, sizes at the
+top level, and target_layer_ids, which counts the outputs of layers: its ids are one less than eyas's.
+
 Each key is read wherever it is. The name of the layout is used in messages and for a few defaults. docs/formats.md has
 the conventions and their sources.
 """
@@ -22,17 +25,23 @@ import torch
 
 from eyas.base.errors import Finding
 from eyas.formats.aux_layers import AUX_LAYERS_KEY, read_aux_layers, to_sglang_ids
+from eyas.model.block_head import BlockConfig
 from eyas.model.devices import DTYPES
 from eyas.model.head import ROPE_TYPES, VARIANT_FLAGS, HeadConfig
+from eyas.model.layer_ids import HFIndex
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3DraftModel", "Eagle3Speculator")
+BLOCK_ARCHITECTURE = "Qwen3DSparkModel"
 # The first official heads have the architecture of a plain model. Only `draft_vocab_size` marks them as heads.
 GENERIC_ARCHITECTURE = "LlamaForCausalLM"
 FILE_DTYPES = DTYPES | {"float16": torch.float16, "float64": torch.float64}  # other projects write these two
 TABLES = tomllib.loads(Path(__file__).with_name("head_config.toml").read_text(encoding="utf-8"))
 FIXED_VALUES, SIZE_KEYS = TABLES["fixed"], TABLES["sizes"]
+BLOCK_VALUES, BLOCK_KEYS = TABLES["block"], TABLES["block_sizes"]
 FIX_CONFIG = "Correct config.json, or export the head again"
+FIX_BLOCK = "Use a block head that DeepSpec's DSpark code or eyas has trained"
+TARGET_LAYERS_KEY = "target_layer_ids"
 FIX_GRAPH = "Use an EAGLE-3 head with one Llama layer: eyas runs no other graph"
 # The name of `fc_norm` in older heads. SGLang still reads both; eyas writes only the new name.
 OLD_FC_NORM = "use_aux_norm"
@@ -80,28 +89,40 @@ def build_config_json(config: HeadConfig, metadata: HeadMetadata, dtype: torch.d
     """Returns the content of config.json: the keys that SGLang and vLLM read, and the metadata of eyas in "eyas"."""
     ids = [int(i) for i in config.aux_layer_ids]
     eos = list(metadata.eos_ids)
-    nested = to_sglang_ids(config.aux_layer_ids) or [i - 1 for i in ids]
+    if isinstance(config, BlockConfig):
+        graph = BLOCK_VALUES | {key: getattr(config, field) for field, key in BLOCK_KEYS.items()}
+        own = {"layer_types": ["full_attention"] * config.num_layers, TARGET_LAYERS_KEY: [i - 1 for i in ids]}
+    else:
+        nested = to_sglang_ids(config.aux_layer_ids) or [i - 1 for i in ids]
+        graph = FIXED_VALUES
+        own = {
+            **{flag: getattr(config, flag) for flag in VARIANT_FLAGS},
+            AUX_LAYERS_KEY: ids,
+            "eagle_config": {AUX_LAYERS_KEY: nested, "use_aux_hidden_state": True},
+        }
     return {
-        "architectures": [ARCHITECTURE],
+        "architectures": [BLOCK_ARCHITECTURE if isinstance(config, BlockConfig) else ARCHITECTURE],
         **{key: getattr(config, field) for field, key in SIZE_KEYS.items()},
         "rms_norm_eps": config.rms_norm_eps,
         "rope_theta": config.rope_theta,
-        **FIXED_VALUES,
+        **graph,
         "rope_scaling": None if config.rope_scaling is None else dict(config.rope_scaling),
         "torch_dtype": str(dtype).removeprefix("torch."),
         "bos_token_id": metadata.bos_id,
         "eos_token_id": None if not eos else eos[0] if len(eos) == 1 else eos,
-        **{flag: getattr(config, flag) for flag in VARIANT_FLAGS},
-        AUX_LAYERS_KEY: ids,
-        "eagle_config": {AUX_LAYERS_KEY: nested, "use_aux_hidden_state": True},
+        **own,
         "eyas": {key: getattr(metadata, key) for key in EYAS_KEYS},
     }
 
 
 def is_head_config(raw: Mapping[str, Any]) -> bool:
-    """Returns True if a config.json belongs to an EAGLE-3 head, False if it belongs to a model."""
+    """Returns True if a config.json belongs to a head, False if it belongs to a model."""
     named = raw.get("architectures") or []
-    return bool(set(named) & set(ARCHITECTURES)) or "speculators_model_type" in raw or "draft_vocab_size" in raw
+    return (
+        bool(set(named) & {*ARCHITECTURES, BLOCK_ARCHITECTURE})
+        or "speculators_model_type" in raw
+        or "draft_vocab_size" in raw
+    )
 
 
 def parse_config(raw: Mapping[str, Any], num_layers: int | None) -> ParsedConfig:
@@ -111,7 +132,8 @@ def parse_config(raw: Mapping[str, Any], num_layers: int | None) -> ParsedConfig
         raw: The content of config.json, in any of the layouts above.
         num_layers: The number of layers of the target; None if it is unknown.
     """
-    parser = _ConfigParser(_flatten(raw), _detect_layout(raw))
+    is_block = raw.get("architectures") == [BLOCK_ARCHITECTURE]
+    parser = (_BlockConfigParser if is_block else _ConfigParser)(_flatten(raw), _detect_layout(raw))
     config, metadata = parser.parse_config(num_layers), parser.parse_metadata()
     name = str(parser.raw.get("torch_dtype", parser.raw.get("dtype")))  # transformers 5 renamed the key
     dtype = FILE_DTYPES.get(name.removeprefix("torch."))
@@ -123,6 +145,8 @@ def _detect_layout(raw: Mapping[str, Any]) -> str:
         return "speculators"
     if "eyas" in raw:
         return "eyas"
+    if raw.get("architectures") == [BLOCK_ARCHITECTURE]:
+        return "DeepSpec"
     nested = raw.get("eagle_config")
     if isinstance(nested, dict):
         return "ModelOpt" if any(key in nested for key in MODELOPT_KEYS) else "SpecForge or TorchSpec"
@@ -171,9 +195,12 @@ class _ConfigParser:
         scaling = self._parse_rope_scaling()
         layers = read_aux_layers(self.raw.get(AUX_LAYERS_KEY), self.eagle_config.get(AUX_LAYERS_KEY), num_layers)
         self.findings += layers.findings
-        if layers.ids is None or any(finding.weight == "misfit" for finding in self.findings):
+        return self._build(HeadConfig, values | {"aux_layer_ids": layers.ids, "rope_scaling": scaling})
+
+    def _build(self, config_class: type[HeadConfig], values: dict[str, Any]) -> HeadConfig | None:
+        if any(finding.weight == "misfit" for finding in self.findings):
             return None
-        config = HeadConfig(**values, aux_layer_ids=layers.ids, rope_scaling=scaling)
+        config = config_class(**values)
         if (problem := config.find_problem()) is not None:
             self.findings.append(Finding("misfit", f"config.json describes no valid head: {problem}", FIX_CONFIG))
             return None
@@ -253,3 +280,23 @@ class _ConfigParser:
         if bos is not None and type(bos) is not int:
             self.add_misfit("bos_token_id", bos, "a whole number or null")
         return HeadMetadata(**own, bos_id=bos, eos_ids=tuple(eos_ids))
+
+
+class _BlockConfigParser(_ConfigParser):
+    """A parser of the configuration of a block head."""
+
+    def parse_config(self, num_layers: int | None) -> HeadConfig | None:
+        for key, wanted in BLOCK_VALUES.items():
+            if self.raw.get(key, wanted) != wanted:
+                self.add_misfit(key, self.raw[key], json.dumps(wanted), FIX_BLOCK)
+        if "sliding_attention" in (self.raw.get("layer_types") or []):
+            self.add_misfit("layer_types", self.raw["layer_types"], "full_attention for all layers", FIX_BLOCK)
+        whole = {field: self._parse_number(key, whole=True) for field, key in (SIZE_KEYS | BLOCK_KEYS).items()}
+        numbers = {key: self._parse_number(key, whole=False) for key in ("rms_norm_eps", "rope_theta")}
+        outputs, ids = self.raw.get(TARGET_LAYERS_KEY), ()
+        if isinstance(outputs, list) and outputs and all(type(i) is int and i >= 0 for i in outputs):
+            ids = tuple(HFIndex(i + 1) for i in outputs)
+        else:
+            self.add_misfit(TARGET_LAYERS_KEY, outputs, "a list of layers")
+        shared = {"aux_layer_ids": ids, "rope_scaling": self._parse_rope_scaling()}
+        return self._build(BlockConfig, whole | numbers | shared)

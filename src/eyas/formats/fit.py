@@ -10,6 +10,7 @@ from torch import Tensor
 from eyas.base.errors import Finding, raise_misfits
 from eyas.formats.aux_layers import default_layers_as_outputs
 from eyas.formats.head_dir import StoredHead
+from eyas.model.head import Head
 from eyas.model.layer_ids import default_aux_layers, has_default_layers
 from eyas.model.target_dir import public_name
 from eyas.model.target_info import TargetInfo
@@ -100,17 +101,21 @@ def check_embedding(stored: StoredHead, rows_WD: Tensor) -> list[Finding]:
 def check_weights(stored: StoredHead) -> list[Finding]:
     """Returns warnings about the weights of a head for which no target is needed."""
     findings: list[Finding] = []
-    norm_D = stored.head.midlayer.input_layernorm.weight.detach()
-    if stored.layout == "ModelOpt" and not torch.allclose(norm_D, norm_D[0], rtol=1e-2):
+    if stored.layout == "ModelOpt" and isinstance(stored.head, Head) and not _has_constant_norm(stored.head):
         # ModelOpt keeps this norm in the first layer and trains on hidden_norm(input_layernorm(h)); the engines compute
         # hidden_norm(h). Both are equal while the weights of input_layernorm are constant.
         problem = "The weights of input_layernorm are not constant in this ModelOpt head: some versions of ModelOpt"
         problem += " train with this norm before hidden_norm, and no engine applies it there"
         findings.append(Finding("warning", problem, FIX_MEASURE))
-    if stored.head.lm_head.weight.dtype == torch.float16:
+    if stored.head.norm.weight.dtype == torch.float16:
         problem = "The weights are float16, but engines run a head in the target's precision, usually bfloat16"
         findings.append(Finding("warning", problem, "Store the head in bfloat16"))
     return findings
+
+
+def _has_constant_norm(head: Head) -> bool:
+    norm_D = head.midlayer.input_layernorm.weight.detach()
+    return torch.allclose(norm_D, norm_D[0], rtol=1e-2)
 
 
 def _check_layers(stored: StoredHead, info: TargetInfo) -> list[Finding]:

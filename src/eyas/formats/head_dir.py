@@ -19,7 +19,8 @@ from eyas.base.provenance import Provenance, check_recorded, digest_file, digest
 from eyas.base.storage import write_atomic
 from eyas.formats.config import HeadMetadata, ParsedConfig, build_config_json, parse_config
 from eyas.formats.weights import FIX_HEAD, WEIGHTS_FILE, LoadedWeights, load_weights, weight_files
-from eyas.model.head import Head, HeadConfig
+from eyas.model.block_head import BlockHead
+from eyas.model.head import DraftHead, HeadConfig
 from eyas.model.vocab import DraftVocab
 
 CONFIG_FILE = "config.json"
@@ -44,7 +45,7 @@ class StoredHead:
         acceptance: The content of acceptance.json of the evaluation of this head; None if there is none.
     """
 
-    head: Head
+    head: DraftHead
     vocab: DraftVocab
     config: HeadConfig
     metadata: HeadMetadata
@@ -56,7 +57,7 @@ class StoredHead:
     acceptance: dict[str, Any] | None = None
 
 
-def write_head(directory: Path, head: Head, vocab: DraftVocab, metadata: HeadMetadata, dtype: torch.dtype) -> str:
+def write_head(directory: Path, head: DraftHead, vocab: DraftVocab, metadata: HeadMetadata, dtype: torch.dtype) -> str:
     """Writes a head directory with weights of this dtype and returns its digest."""
     vocab.check()
     assert (vocab.size, vocab.target_size) == (head.config.draft_vocab_size, head.config.vocab_size)
@@ -71,12 +72,14 @@ def write_files(directory: Path, config: dict[str, Any], tensors: dict[str, Tens
     write_atomic(directory / CONFIG_FILE, json.dumps(config, indent=2) + "\n")
 
 
-def head_tensors(head: Head, vocab: DraftVocab, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Returns the tensors of model.safetensors by name: the weights in this dtype, d2t and t2d."""
+def head_tensors(head: DraftHead, vocab: DraftVocab, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Returns the tensors of model.safetensors by name: the weights in this dtype, and d2t and t2d of EAGLE-3."""
     tensors = {
         name: weight.detach().to("cpu", dtype).clone(memory_format=torch.contiguous_format)
         for name, weight in head.state_dict().items()
     }
+    if isinstance(head, BlockHead):
+        return tensors
     return tensors | {"d2t": vocab.d2t_V.cpu().contiguous(), "t2d": vocab.t2d_W.cpu().contiguous()}
 
 
@@ -129,7 +132,7 @@ def read_head(directory: str | Path, dtype: torch.dtype | None = None, num_layer
     assert parsed.config is not None, "a missing configuration is a misfit"
     assert weights is not None, "the weights are read where there is a configuration"
     assert weights.vocab is not None, "a missing vocabulary is a misfit"
-    head, dtype = Head(parsed.config), dtype or parsed.dtype
+    head, dtype = parsed.config.head_class(parsed.config), dtype or parsed.dtype
     head.load_state_dict({name: tensor.to(dtype) for name, tensor in weights.tensors.items()}, assign=True)
     named = tuple(replace(finding, problem=f"{directory}: {finding.problem}") for finding in findings)
     digest = digest_json(digests)

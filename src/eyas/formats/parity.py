@@ -20,6 +20,7 @@ from torch import Tensor
 from eyas.formats.head_dir import StoredHead
 from eyas.formats.reference_reader import ReferenceHead
 from eyas.model.attention import DenseAttention
+from eyas.model.head import Head
 from eyas.model.submodules import find_layers
 from eyas.model.target import Target
 
@@ -118,13 +119,15 @@ def compare_with_reference(
         target: The head's target.
         states: The target's states for the text.
     """
-    reference, eyas_head = ReferenceHead(directory, engine, target.info.num_layers), _EyasHead(stored)
+    head = stored.head
+    assert isinstance(head, Head), "engines read EAGLE-3 heads"
+    reference, eyas_head = ReferenceHead(directory, engine, target.info.num_layers), _EyasHead(head)
     layer_states = [states.states_TD[i] for i in reference.layers]
     steps, largest, same, length = [0.0] * (NUM_DRAFT_STEPS + 1), 0.0, True, 0
     num_rows = len(states.ids_T) - 1
     for end in (num_rows - ROUND_2_ROWS, num_rows):
         rows, next_rows = slice(length, end), slice(length + 1, end + 1)
-        eyas_hidden_TD = stored.head.fuse_aux(states.aux_TL[None, rows])[0]
+        eyas_hidden_TD = head.fuse_aux(states.aux_TL[None, rows])[0]
         hidden = (eyas_hidden_TD, reference.fuse([state_TD[rows] for state_TD in layer_states]))
         embeds = (states.embeds_TD[next_rows], states.embeds_TD[next_rows])
         start = length
@@ -150,8 +153,8 @@ def compare_with_reference(
 class _EyasHead:
     """A wrapper that gives a head of `model.head` the methods of `ReferenceHead`."""
 
-    def __init__(self, stored: StoredHead) -> None:
-        self.head, self.attend = stored.head, DenseAttention()
+    def __init__(self, head: Head) -> None:
+        self.head, self.attend = head, DenseAttention()
 
     def forward(self, embeds_TD: Tensor, hidden_TD: Tensor, start: int) -> tuple[Tensor, Tensor]:
         positions_1T = torch.arange(start, start + embeds_TD.shape[0])[None]

@@ -54,7 +54,7 @@ def write_engine_dir(
         target_name: The name of the target that is written into config.json, usually a hub id.
         chain: The number of tokens that the engine should draft in each round.
     """
-    dtype = stored.head.lm_head.weight.dtype
+    dtype = stored.head.norm.weight.dtype
     tensors = head_tensors(stored.head, stored.vocab, dtype)
     renamed = {name.replace("midlayer.", engine_format.prefix): tensor for name, tensor in tensors.items()}
     flat = build_config_json(stored.config, stored.metadata, dtype)
@@ -90,15 +90,19 @@ def _speculators_config(flat: dict[str, Any], target_name: str, chain: int) -> d
 
 
 def _sglang_problem(config: HeadConfig, num_layers: int) -> str | None:
+    if (problem := _common_problem(config, num_layers)) is not None:
+        return problem
     if to_sglang_ids(config.aux_layer_ids) is None:
         ids = list(map(int, config.aux_layer_ids))
         return f"the head reads layers {ids}, and SGLang adds 1 to a list that begins with layer 1 (sglang #25454)"
     if config.norm_before_residual:
         return "the head has norm_before_residual, which SGLang does not support"
-    return _common_problem(config, num_layers)
+    return None
 
 
 def _common_problem(config: HeadConfig, num_layers: int) -> str | None:
+    if config.max_depth is not None:
+        return "it is a block head, and eyas exports only EAGLE-3 heads; serve it with `eyas serve`"
     if num_layers in config.aux_layer_ids:
         return f"the head reads layer {num_layers}, which eyas takes after the final norm and the engines before it"
     return None

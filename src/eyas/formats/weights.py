@@ -26,7 +26,8 @@ from torch import Tensor
 
 from eyas.base.errors import Finding, InputError
 from eyas.formats.config import TABLES
-from eyas.model.head import Head, HeadConfig
+from eyas.model.block_head import BlockConfig
+from eyas.model.head import HeadConfig
 from eyas.model.vocab import DraftVocab
 
 FIX_HEAD = "Export or download the head again"
@@ -183,6 +184,10 @@ def load_weights(directory: Path, config: HeadConfig) -> LoadedWeights:
     findings: list[Finding] = []
     tensors = _rename_tensors(_load_files(directory), config, findings)
     embedding_WD = tensors.pop(EMBEDDING, None)
+    if isinstance(config, BlockConfig):  # it drafts with the target's output matrix and vocabulary
+        tensors.pop("lm_head.weight", None)
+        every_W = torch.ones(config.vocab_size, dtype=torch.bool)
+        return LoadedWeights(tensors, DraftVocab.from_chosen(every_W), embedding_WD, [*_check_tensors(tensors, config)])
     d2t, t2d = tensors.pop("d2t", None), tensors.pop("t2d", None)
     parsed = parse_vocab(d2t, t2d, config.draft_vocab_size, config.vocab_size)
     findings += [*parsed.findings, *_check_tensors(tensors, config)]
@@ -226,7 +231,8 @@ def _rename_tensors(tensors: Mapping[str, Tensor], config: HeadConfig, findings:
     renamed: dict[str, Tensor] = {}
     for stored_name, tensor in tensors.items():
         name = re.sub(r"^(draft_model\.)?(model\.)?", "", stored_name)
-        name = re.sub(r"^layers\.0\.", "midlayer.", name).replace("draft_id_to_target_id", "d2t")
+        if not isinstance(config, BlockConfig):
+            name = re.sub(r"^layers\.0\.", "midlayer.", name).replace("draft_id_to_target_id", "d2t")
         if name in OLD_NORM_NAMES:
             name = f"fc_norm.{OLD_NORM_NAMES.index(name)}.weight"
         if IGNORED_TENSORS.fullmatch(name):
@@ -254,7 +260,7 @@ def _split_packed(name: str, tensor: Tensor, config: HeadConfig) -> dict[str, Te
 
 def _check_tensors(tensors: Mapping[str, Tensor], config: HeadConfig) -> Iterator[Finding]:
     """Yields a misfit for each tensor that is missing, unknown, of a wrong shape or not finite."""
-    expected = Head(config).state_dict()
+    expected = config.head_class(config).state_dict()
     for name, weight in expected.items():
         tensor, problem, fix = tensors.get(name), None, FIX_HEAD
         if tensor is None:
@@ -270,4 +276,4 @@ def _check_tensors(tensors: Mapping[str, Tensor], config: HeadConfig) -> Iterato
     for name in sorted(set(tensors) - set(expected)):
         graph = next((f" ({graph})" for part, graph in TABLES["other_graphs"].items() if part in name), "")
         problem = f"The file has the unexpected tensor {name}{graph}"
-        yield Finding("misfit", problem, "Use an EAGLE-3 head whose flags match its tensors")
+        yield Finding("misfit", problem, "Use a head whose flags match its tensors")

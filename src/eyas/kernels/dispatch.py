@@ -9,7 +9,7 @@ from eyas.kernels.cpu_attention import CpuKernel, Unavailable, load_cpu_attentio
 from eyas.kernels.cpu_linear import can_pack, pack_linears
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention, prepare_dense
 from eyas.model.attention import PackedAttentionFn
-from eyas.model.head import Head
+from eyas.model.head import DraftHead
 from eyas.model.submodules import find_lm_head
 from eyas.model.target import Target
 
@@ -33,7 +33,7 @@ def pack_target(target: Target) -> None:
     target.lm_head = find_lm_head(target.model)
 
 
-def pack_head(head: Head) -> None:
+def pack_head(head: DraftHead) -> None:
     """Packs the layers of a head for serving: on a CPU with `pack_linears`, else with `Head.pack_projections`."""
     weight = head.norm.weight
     if weight.device.type == "cpu" and can_pack(weight.dtype):

@@ -15,7 +15,7 @@ at once (`norm_before_fc`) and take the normed hidden half as the residual (`nor
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -123,6 +123,21 @@ class HeadConfig:
         """The name of the graph for messages, for example "EAGLE-3 with fc_norm"."""
         flags = [name for name in VARIANT_FLAGS if getattr(self, name)]
         return " with ".join(["EAGLE-3", *([" and ".join(flags)] if flags else [])])
+
+    @property
+    def head_class(self) -> "type[DraftHead]":
+        """The class of the heads with this config."""
+        return Head
+
+    @property
+    def kv_layers(self) -> int:
+        """The number of layers that keep keys and values for each token."""
+        return 1
+
+    @property
+    def max_depth(self) -> int | None:
+        """The number of tokens that the head can draft one after the other; None if there is no limit."""
+        return None
 
     def find_problem(self) -> str | None:
         """Returns a clause that says why a head with these sizes is impossible; None if it is possible."""
@@ -259,17 +274,52 @@ class Midlayer(nn.Module):
         return mixed_BTD + self.mlp(self.post_attention_layernorm(mixed_BTD))
 
 
-class Head(nn.Module):
-    """The draft head. It has no embedding: the rows of the target's embedding are an input.
+class DraftHead(nn.Module):
+    """A trained head of any kind. It has no embedding: the rows of the target's embedding are an input.
 
-    `Head.init` makes a new head and `formats.head_dir.read_head` loads a stored one. The constructor creates weights
-    without values on the meta device. state_dict() has the names of the stored tensors.
+    `formats.head_dir.read_head` loads a stored one. The constructor creates weights without values on the meta device.
+    state_dict() has the names of the stored tensors.
     """
+
+    norm: nn.RMSNorm
 
     def __init__(self, config: HeadConfig) -> None:
         assert config.find_problem() is None, config.find_problem()
         super().__init__()
         self.config = config
+
+    @classmethod
+    def init(cls, config: HeadConfig, seed: int, dtype: torch.dtype = torch.float32) -> Self:
+        """Returns a new head: matrices are normal with deviation 0.02, norms 1, biases 0. Equal seeds: equal heads."""
+        head = cls(config).to_empty(device="cpu")
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, weight in head.named_parameters():
+                weight.fill_(0.0 if name.endswith("bias") else 1.0)
+                if weight.ndim == 2:
+                    weight.normal_(0.0, INIT_STD, generator=generator)
+        return head.to(dtype)
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of weights, without the embedding."""
+        return sum(weight.numel() for weight in self.parameters())
+
+    @property
+    def compilable(self) -> "Head | None":
+        """This head if `kernels.aot_compile` can compile it; None: it runs uncompiled."""
+        return self if isinstance(self, Head) else None
+
+    def pack_projections(self) -> Self:
+        """Prepares the head for inference and returns self. It can no longer be trained."""
+        return self.requires_grad_(False)
+
+
+class Head(DraftHead):
+    """The EAGLE-3 head, whose decoder layer reads its own output of the step before."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__(config)
         num_aux = len(config.aux_layer_ids)
         with torch.device("meta"):
             self.fc = nn.Linear(num_aux * config.target_hidden_size, config.hidden_size, bias=False)
@@ -282,24 +332,6 @@ class Head(nn.Module):
         self.input_norm = norm_of_all if config.norm_before_fc else None
         self.compiled_forward: CompiledForward | None = None
         """Computes `step_with_logits` from embeds_1TD, hidden_1TD and positions_1T. `kernels.aot_compile` sets it."""
-
-    @staticmethod
-    def init(config: HeadConfig, seed: int, dtype: torch.dtype = torch.float32) -> "Head":
-        """Returns a new head: matrices are normal with deviation 0.02, norms are 1. Equal seeds give equal heads."""
-        head = Head(config).to_empty(device="cpu")
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for weight in head.parameters():
-                if weight.ndim == 2:
-                    weight.normal_(0.0, INIT_STD, generator=generator)
-                else:
-                    weight.fill_(1.0)
-        return head.to(dtype)
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of weights, without the embedding."""
-        return sum(weight.numel() for weight in self.parameters())
 
     def fuse_aux(self, aux_BTL: Tensor) -> Tensor:
         """Returns hidden_BTD of the first step from the captured layers, concatenated low to high in aux_BTL."""
@@ -338,20 +370,20 @@ class Head(nn.Module):
         out_BTD = self.step(embeds_BTD, hidden_BTD, positions_BT, attend)
         return self.next_hidden(out_BTD), self.logits(out_BTD)
 
-    def pack_projections(self) -> "Head":
+    def pack_projections(self) -> Self:
         """Concatenates the weights of q, k, v and those of gate, up for inference, and returns self.
 
         Two matrix products then replace five, which is faster for few rows. The named weights become views of the
         concatenated ones, so the head uses no more memory. It can no longer be trained. Moving or casting the head
         undoes the packing.
         """
-        self.requires_grad_(False)
+        super().pack_projections()
         attn, mlp = self.midlayer.self_attn, self.midlayer.mlp
         attn.qkv_packed = _concatenate_weights(attn.q_proj, attn.k_proj, attn.v_proj)
         mlp.gate_up_packed = _concatenate_weights(mlp.gate_proj, mlp.up_proj)
         return self
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Head":
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.midlayer.self_attn.qkv_packed = None
         self.midlayer.mlp.gate_up_packed = None
         self.compiled_forward = None

@@ -143,6 +143,24 @@ class DraftVocab:
         return DraftVocab.from_chosen(is_chosen_W)
 
 
+def choose_mask_id(counts_W: Tensor, required: Collection[int], embedding_WD: Tensor) -> int:
+    """Returns the token that stands for unknown tokens in the input of a block head (model.block_head).
+
+    It is the token that the target generates least, so that a text seldom contains it. Of equally rare tokens it is the
+    one with the largest id: the last rows of an embedding are often reserved or padding. Rows of zeros are left out,
+    because the rows of a block could not be told apart.
+
+    Args:
+        counts_W: How often each target token was generated.
+        required: Target ids with a role of their own, from `required_ids`.
+        embedding_WD: The target's embedding.
+    """
+    is_unusable_W = ~embedding_WD.any(1).cpu()[: len(counts_W)]
+    is_unusable_W[list(required)] = True
+    rank_W = counts_W.cpu().double().masked_fill(is_unusable_W, float("inf"))
+    return len(rank_W) - 1 - int(rank_W.flip(0).argmin())
+
+
 def required_ids(tokenizer: PreTrainedTokenizerBase, eos_ids: Collection[int], counts_W: Tensor) -> tuple[int, ...]:
     """Returns the ids of the tokens that every draft vocabulary needs, ascending, even if the training data lacks them.
 

@@ -1,6 +1,6 @@
 """Writes a recipe that trains a run's head further, on the prompts that a server has stored (`eyas drift --recipe`)."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from eyas.base.config import to_toml
@@ -14,7 +14,7 @@ from eyas.monitoring.acceptance_log import read_complete_lines
 from eyas.monitoring.privacy_gate import LICENSE, SOURCE
 from eyas.monitoring.prompt_sampler import PROMPTS_FILE
 from eyas.recipe import Recipe
-from eyas.train.config import HeadOptions
+from eyas.train.config import match_sizes
 
 SNAPSHOT_SUFFIX = ".prompts.jsonl"
 
@@ -69,7 +69,6 @@ def build_recipe(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
     head = (run / "head") if recipe.target.head is None else resolve_head(recipe.target.head)
     sizes = read_head(head, None, read_num_layers(recipe.target.model)).config
     source = SourceConfig(str(prompts), license=LICENSE, name=SOURCE, keep_system=True)
-    options = HeadOptions(**{field.name: getattr(sizes, field.name) for field in fields(HeadOptions)})
     checkpoints = _sibling_url(recipe.train.checkpoint_url, name)
     return replace(
         recipe,
@@ -79,7 +78,7 @@ def build_recipe(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
         capture=replace(recipe.capture, aux_layer_ids=tuple(sizes.aux_layer_ids)),
         # These URLs hold the files of one run each.
         features=replace(recipe.features, url=_sibling_url(recipe.features.url, name)),
-        train=replace(recipe.train, init=str(head.absolute()), head=options, checkpoint_url=checkpoints),
+        train=replace(match_sizes(recipe.train, sizes), init=str(head.absolute()), checkpoint_url=checkpoints),
         deploy=_keep_endpoint(recipe),
     )
 

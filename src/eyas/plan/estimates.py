@@ -33,13 +33,12 @@ from eyas.features.extract import prefill_attention
 from eyas.features.layout import NUM_AUX_LAYERS, Row, teacher_positions
 from eyas.features.reader import Features
 from eyas.model.devices import DTYPES
-from eyas.model.head import Head
 from eyas.model.vocab import DraftVocab
 from eyas.recipe import STAGES, Run
 from eyas.train.config import build_head_config
 from eyas.train.loss import Teacher
 from eyas.train.optimizer import MasterWeightOptimizer
-from eyas.train.trainer import compute_batch_loss
+from eyas.train.trainer import compute_loss_by_kind
 from eyas.train.ttt import pack_rows
 
 SAMPLE_PROMPTS = 64  # prompts whose mean length is used for all
@@ -214,7 +213,7 @@ def _measure_training(run: Run, length: int, answer: int, generator: torch.Gener
     sizes = build_head_config(config, target.aux_layer_ids, target.info)
     counts_W = torch.ones(target.info.vocab_size, dtype=torch.int64)
     vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, target.info.eos_ids)
-    head = Head.init(sizes, 0)
+    head = sizes.head_class.init(sizes, 0)
     optimizer = MasterWeightOptimizer(head, config.weight_decay, config.clip)
     head.to(dtype)
     teacher = Teacher(target.lm_head, vocab, dtype, target.logit_softcap)
@@ -229,8 +228,8 @@ def _measure_training(run: Run, length: int, answer: int, generator: torch.Gener
     rows = [random_row() for _ in range(max(1, min(config.micro_tokens, MEASURED_TOKENS) // length))]
 
     def train_micro_batch() -> None:
-        packed = pack_rows(rows, config.steps, dtype)
-        compute_batch_loss(head, packed, teacher, target, config.decay, config.loss).loss.backward()
+        packed = pack_rows(rows, config.num_steps, dtype, config.max_anchors)
+        compute_loss_by_kind(head, packed, teacher, target, config).loss.backward()
         optimizer.accumulate_gradients()
 
     share = len(rows) * answer / config.batch_tokens  # of an update

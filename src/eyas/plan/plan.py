@@ -16,7 +16,6 @@ from eyas.costs.cost_model import Amounts, Prices, Rates, to_hours
 from eyas.data.prompts import open_prompts
 from eyas.features.capture import print_chosen_layers
 from eyas.features.store import bytes_per_token
-from eyas.model.head import Head
 from eyas.model.layer_ids import check_aux_layers, choose_aux_layers
 from eyas.model.target_info import ModelShape, count_active_parameters, read_model_shape
 from eyas.plan.estimates import configured_amounts, estimate_amounts, finished_stages, measure_rates
@@ -138,7 +137,8 @@ def build_plan(run: Run, price_per_hour: float | None) -> Plan:
         if layers is None:
             print_chosen_layers(layers := choose_aux_layers(num_layers), num_layers)
         layers = check_aux_layers(layers, num_layers)
-    head = Head(build_head_config(run.recipe.train, layers, target.info))
+    sizes = build_head_config(run.recipe.train, layers, target.info)
+    head = sizes.head_class(sizes)
     if config.is_here:
         rates = measure_rates(run, amounts, set(STAGES) - finished)
     else:

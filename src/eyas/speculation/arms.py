@@ -55,9 +55,14 @@ def largest_arms(arms: Sequence[Arm]) -> list[Arm]:
     return [*chains[-1:], *(arm for arm in arms if arm.shape is not None and not arm.is_chain)]
 
 
-def default_arms() -> tuple[Arm, ...]:
-    """Returns the arms of a server with a head, ordered by `Arm.nodes`. The first one is `OFF`."""
-    return (
+def default_arms(max_depth: int | None = None) -> tuple[Arm, ...]:
+    """Returns the arms of a server with a head, ordered by `Arm.nodes`. The first one is `OFF`.
+
+    Args:
+        max_depth: The number of tokens that the head can draft one after the other (`HeadConfig.max_depth`). Longer
+            chains are left out, and trees are limited to this depth. None: no limit.
+    """
+    arms = (
         OFF,
         *(Arm(f"chain{depth}", chain_shape(depth)) for depth in (1, 2, 3, 5)),
         Arm("tree8", TreeShape(depth=4, top_k=4, nodes=8)),
@@ -65,3 +70,5 @@ def default_arms() -> tuple[Arm, ...]:
         Arm("tree16", TreeShape(depth=6, top_k=4, nodes=16)),
         Arm("tree32", TreeShape(depth=8, top_k=4, nodes=32)),
     )
+    limited = [Arm(arm.name, arm.shape and arm.shape.limit_depth(max_depth)) for arm in arms]
+    return tuple(arm for arm, full in zip(limited, arms, strict=True) if not arm.is_chain or arm == full)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from eyas.evaluation.replay import HeldOutRows
-from eyas.model.head import Head, HeadConfig
+from eyas.model.head import HeadConfig
 from eyas.model.vocab import DraftVocab
 from eyas.train.config import TrainConfig
 from eyas.train.distributed import local_rows
@@ -138,7 +138,7 @@ class CheckpointSelection:
     def _count_rounds(self, held_out: HeldOutRows, weights: Mapping[str, Tensor]) -> tuple[Tensor, int]:
         """Returns the rounds of each answer and the tokens of all answers. Each process replays some of the answers."""
         group = self.optimizer.group
-        head = Head(self.sizes).to_empty(device="cpu").requires_grad_(False)
+        head = self.sizes.head_class(self.sizes).to_empty(device="cpu").requires_grad_(False)
         head.load_state_dict(self.optimizer.gather_weights(weights))
         own = range(group.rank, len(held_out.indices), group.world_size)
         counts_2N = torch.zeros(2, len(held_out.indices), dtype=torch.int64)

@@ -4,10 +4,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from eyas.base.config import require_range
 from eyas.base.errors import InputError, UsageError
+from eyas.model.block_head import BlockConfig
 from eyas.model.head import HeadConfig
 from eyas.model.layer_ids import HFIndex
 from eyas.model.target_info import TargetInfo
@@ -39,6 +40,31 @@ class HeadOptions:
 
 
 @dataclass(frozen=True)
+class BlockOptions:
+    """The recipe keys `train.block.*` of a block head.
+
+    Attributes:
+        layers: The number of decoder layers.
+        size: The number of slots: the number of tokens that one forward drafts.
+        rank: The rank of the correction by the token before a slot.
+        anchors: The most anchors of one text in an update. They are drawn again for each update.
+        token_weight: The weight of the cross-entropy with the next token. DSpark's is 0.1, for 10 passes over a million
+            answers. A higher weight learns faster at first (docs/drafters.md).
+    """
+
+    layers: int = 2
+    size: int = 8
+    rank: int = 128
+    anchors: int = 64
+    token_weight: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "size", "rank", "anchors"):
+            require_range(f"train.block.{name}", getattr(self, name), 1)
+        require_range("train.block.token_weight", self.token_weight, 0)
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """The recipe keys `train.*`. Raises UsageError for a value out of range.
 
@@ -47,8 +73,11 @@ class TrainConfig:
     (`train.checkpoint_selection`). Training does not use the tree of `eval.*`, so no key of `eval` changes the head.
 
     Attributes:
+        drafter: The kind of head: "eagle3", or "block" (docs/drafters.md). A block head has no `steps`,
+            `draft_vocab_size`, `lm_head` and `loss`: it drafts `block.size` tokens of the whole vocabulary at once,
+            with the target's output matrix and a loss of its own (`train.block_loss`).
         steps: The number of unrolled steps K of the training-time test.
-        decay: The base of the loss weights: the loss of unrolled step k, from 0, is multiplied by decay^k.
+        decay: The base of the loss weights: the loss of unrolled step or slot k, from 0, is multiplied by decay^k.
         epochs: The number of passes over the data.
         updates: The number of optimizer steps, instead of `epochs`.
         batch_tokens: The number of supervised tokens of one update.
@@ -82,6 +111,8 @@ class TrainConfig:
         watch: The experiment trackers that get a copy of each line of metrics.jsonl.
     """
 
+    drafter: Literal["eagle3", "block"] = "eagle3"
+    block: BlockOptions = field(default_factory=BlockOptions)
     steps: int = 7
     decay: float = 0.8
     epochs: int = 3
@@ -127,17 +158,35 @@ class TrainConfig:
             problem = "train.patience needs evaluations, but train.evaluate_answers is 0"
             raise UsageError(problem, "Raise train.evaluate_answers, or remove train.patience")
 
+    @property
+    def num_steps(self) -> int:
+        """K, the number of tokens after its root that a chain learns: the unrolled steps, or the slots of a block."""
+        return self.block.size if self.drafter == "block" else self.steps
 
-def build_head_config(config: TrainConfig, aux_layer_ids: Sequence[int], info: TargetInfo) -> HeadConfig:
+    @property
+    def max_anchors(self) -> int | None:
+        """The most chains of a text in an update; None: all."""
+        return self.block.anchors if self.drafter == "block" else None
+
+
+def build_head_config(
+    config: TrainConfig, aux_layer_ids: Sequence[int], info: TargetInfo, mask_id: int = 0
+) -> HeadConfig:
     """Returns the sizes of the head: the sizes of one layer of the target, except where `train.head` sets them.
+
+    Args:
+        config: The settings.
+        aux_layer_ids: The captured layers.
+        info: The target.
+        mask_id: The mask token of a block head.
 
     Raises:
         InputError: If no head can have these sizes.
     """
-    options = config.head
+    options, block = config.head, config.block
     sizes = HeadConfig.for_target(
         info,
-        min(config.draft_vocab_size, info.vocab_size),
+        info.vocab_size if config.drafter == "block" else min(config.draft_vocab_size, info.vocab_size),
         intermediate_size=options.intermediate_size,
         aux_layer_ids=tuple(HFIndex(i) for i in aux_layer_ids),
         fc_norm=options.fc_norm,
@@ -145,6 +194,20 @@ def build_head_config(config: TrainConfig, aux_layer_ids: Sequence[int], info: T
     )
     heads = {name: getattr(options, name) for name in ("num_heads", "num_kv_heads", "head_dim")}
     sizes = dataclasses.replace(sizes, **{name: size for name, size in heads.items() if size})
+    if config.drafter == "block":
+        shared: dict[str, Any] = vars(sizes)
+        sizes = BlockConfig(
+            **shared, num_layers=block.layers, block_size=block.size, markov_rank=block.rank, mask_id=mask_id
+        )
     if (problem := sizes.find_problem()) is not None:
         raise InputError(f"No head can be built: {problem}", "Change train.head, or set capture.aux_layer_ids")
     return sizes
+
+
+def match_sizes(config: TrainConfig, sizes: HeadConfig) -> TrainConfig:
+    """Returns the settings with the kind and the sizes of an existing head, so that training can start from it."""
+    head = HeadOptions(**{field.name: getattr(sizes, field.name) for field in dataclasses.fields(HeadOptions)})
+    if not isinstance(sizes, BlockConfig):
+        return dataclasses.replace(config, drafter="eagle3", head=head)
+    own = {"layers": sizes.num_layers, "size": sizes.block_size, "rank": sizes.markov_rank}
+    return dataclasses.replace(config, drafter="block", head=head, block=dataclasses.replace(config.block, **own))

@@ -13,23 +13,25 @@ rows, speculators starts from the target's rows.
 V draft vocabulary, W target vocabulary, D hidden.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from eyas.base.errors import InputError
-from eyas.formats.head_dir import read_head
-from eyas.model.head import Head, HeadConfig
+from eyas.formats.head_dir import StoredHead, read_head
+from eyas.model.block_head import BlockConfig
+from eyas.model.head import DraftHead, Head, HeadConfig
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 
 RANDOM = "random"
-MAY_DIFFER = ("draft_vocab_size", "max_position_embeddings")
+MAY_DIFFER = ("draft_vocab_size", "max_position_embeddings", "mask_id")
 """Sizes in which the initial head may differ from the new head.
 
-Rows of different draft vocabularies are matched by token, and no weight depends on max_position_embeddings.
+Rows of different draft vocabularies are matched by token, and no weight depends on max_position_embeddings. A block
+head keeps its mask token.
 """
 
 
@@ -41,7 +43,7 @@ def init_head(
     seed: int,
     init: str = RANDOM,
     lm_head: Literal["random", "target"] = "random",
-) -> Head:
+) -> DraftHead:
     """Returns a float32 head before its first update.
 
     Args:
@@ -55,27 +57,37 @@ def init_head(
     Raises:
         InputError: If `init` is not a head directory, or the head in it has other sizes than `sizes`.
     """
-    head = Head.init(sizes, seed)
-    rows_VD = head.lm_head.weight
-    if lm_head == "target":
-        weight_WD = target.lm_head.weight
-        assert isinstance(weight_WD, Tensor), "the target's output matrix"
-        rows_VD.copy_(weight_WD.detach()[vocab.target_ids_V.to(weight_WD.device)].float().cpu())
-    if init == RANDOM:
-        return head
+    stored = None if init == RANDOM else _read_initial_head(init, sizes, target)
+    if isinstance(sizes, BlockConfig) and stored is not None and isinstance(stored.config, BlockConfig):
+        sizes = replace(sizes, mask_id=stored.config.mask_id)  # it has learned this one
+    head = sizes.head_class.init(sizes, seed)
+    weights = head.state_dict() if stored is None else stored.head.state_dict()
+    if isinstance(head, Head):
+        rows_VD = head.lm_head.weight.clone()
+        if lm_head == "target":
+            weight_WD = target.lm_head.weight
+            assert isinstance(weight_WD, Tensor), "the target's output matrix"
+            rows_VD = weight_WD.detach()[vocab.target_ids_V.to(weight_WD.device)].float().cpu()
+        if stored is not None:
+            stored_ids = stored.vocab.to_draft(vocab.target_ids_V)
+            stored_rows_VD = weights["lm_head.weight"][stored_ids.ids]
+            rows_VD = torch.where(stored_ids.in_vocab[:, None], stored_rows_VD, rows_VD)
+        weights["lm_head.weight"] = rows_VD
+    head.load_state_dict(weights)
+    return head
+
+
+def _read_initial_head(init: str, sizes: HeadConfig, target: Target) -> StoredHead:
     stored = read_head(init, torch.float32, target.info.num_layers)
-    names = [field.name for field in fields(HeadConfig) if field.name not in MAY_DIFFER]
+    fix = "Set train.head to the sizes of that head, or set train.init to another head"
+    if type(stored.config) is not type(sizes):
+        raise InputError(f"The head in {init} is a {stored.config.variant} head, not a {sizes.variant} head", fix)
+    names = [field.name for field in fields(sizes) if field.name not in MAY_DIFFER]
     differing = [name for name in names if getattr(stored.config, name) != getattr(sizes, name)]
     if differing:
         problem = f"The head in {init} has {_describe_sizes(stored.config, differing)}, but this training needs"
-        fix = "Set train.head to the sizes of that head, or set train.init to another head"
         raise InputError(f"{problem} {_describe_sizes(sizes, differing)}", fix)
-    weights = stored.head.state_dict()
-    stored_ids = stored.vocab.to_draft(vocab.target_ids_V)
-    stored_rows_VD = weights["lm_head.weight"][stored_ids.ids]
-    weights["lm_head.weight"] = torch.where(stored_ids.in_vocab[:, None], stored_rows_VD, rows_VD)
-    head.load_state_dict(weights)
-    return head
+    return stored
 
 
 def _describe_sizes(config: HeadConfig, names: list[str]) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
-from eyas.model.head import Head
+from eyas.model.head import DraftHead
 from eyas.train.distributed import SINGLE_PROCESS, ProcessGroup, local_rows
 
 BETAS = (0.9, 0.95)
@@ -39,7 +39,12 @@ class MasterWeightOptimizer:
     """
 
     def __init__(
-        self, head: Head, weight_decay: float, clip: float, group: ProcessGroup = SINGLE_PROCESS, shard: bool = False
+        self,
+        head: DraftHead,
+        weight_decay: float,
+        clip: float,
+        group: ProcessGroup = SINGLE_PROCESS,
+        shard: bool = False,
     ) -> None:
         """Copies the weights of `head`. Requirement: `head` is on its final device and equal in all processes.
 

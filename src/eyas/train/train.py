@@ -22,7 +22,6 @@ from eyas.features.reader import Features
 from eyas.formats.config import HeadMetadata
 from eyas.formats.head_dir import digest_head, write_head
 from eyas.model.devices import DTYPES
-from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.train.checkpoint import remove_checkpoint
 from eyas.train.config import TrainConfig
@@ -44,7 +43,9 @@ def build_origin(config: TrainConfig, features: Features, target: Target) -> pro
     Raises:
         InputError: If the initial head is missing.
     """
-    settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in NOT_IN_DIGEST}
+    other = () if config.drafter == "block" else ("drafter", "block")  # EAGLE-3 heads keep their digests
+    settings = dataclasses.asdict(config)
+    settings = {name: value for name, value in settings.items() if name not in (*NOT_IN_DIGEST, *other)}
     parents = {"features": features.digest, "target": target.digest}
     if config.init != RANDOM:
         settings["init"], parents["init"] = "head", digest_head(Path(config.init))
@@ -122,7 +123,7 @@ def _write_head_files(
     trainer: Trainer, weights: Mapping[str, Tensor], origin: provenance.StageInputs, out_dir: Path, data_card: str
 ) -> None:
     config, features, target = trainer.config, trainer.features, trainer.target
-    head = Head(trainer.head.config).to_empty(device="cpu")
+    head = type(trainer.head)(trainer.head.config).to_empty(device="cpu")
     head.load_state_dict(weights)
     metadata = HeadMetadata(
         target_name=features.manifest.target,
@@ -150,10 +151,10 @@ def _describe_choices(trainer: Trainer, origin: provenance.StageInputs) -> dict[
     """Returns the settings that differ from standard EAGLE-3 training, as name -> text, for README.md."""
     config, sizes, chosen = trainer.config, trainer.head.config, trainer.selection.chosen
     last = trainer.metrics_lines[-1]["update"]
-    choices = {"graph": sizes.variant} if sizes.fc_norm or sizes.norm_output else {}
-    if config.loss != "soft":
+    choices = {"graph": sizes.variant} if sizes.fc_norm or sizes.norm_output or sizes.max_depth else {}
+    if config.loss != "soft" and config.drafter == "eagle3":
         choices["loss"] = config.loss
-    if config.lm_head != "random":
+    if config.lm_head != "random" and config.drafter == "eagle3":
         choices["output rows"] = "initialized with the target's"
     is_mean, update = (config.ema > 0, last) if chosen is None else (chosen.is_mean, chosen.update)
     if is_mean or update != last:
@@ -165,7 +166,7 @@ def _describe_choices(trainer: Trainer, origin: provenance.StageInputs) -> dict[
 
 def build_head_card(trainer: Trainer, choices: dict[str, str]) -> str:
     """Returns the content of README.md. choices: the result of `_describe_choices`, one table row each."""
-    features, vocab, metrics = trainer.features, trainer.vocab, trainer.metrics_lines[-1]
+    config, features, vocab, metrics = trainer.config, trainer.features, trainer.vocab, trainer.metrics_lines[-1]
     manifest, rows = features.manifest, [features.manifest.rows[i] for i in trainer.indices]
     counts_W = features.generated_counts(features.indices("train"))
     coverage = f"{vocab.coverage(counts_W):.2%} of the generated ones"
@@ -175,6 +176,7 @@ def build_head_card(trainer: Trainer, choices: dict[str, str]) -> str:
     template = CARD_TEMPLATE.read_text(encoding="utf-8").partition("\n")[2]
     return template.format(
         manifest=manifest,
+        kind="EAGLE-3" if config.drafter == "eagle3" else "Block",
         features=features,
         head=trainer.head,
         vocab=vocab,

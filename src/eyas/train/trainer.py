@@ -22,12 +22,14 @@ from eyas.base.progress import Progress
 from eyas.base.storage import StoragePath
 from eyas.evaluation.replay import HeldOutRows
 from eyas.features.reader import Features, prefetch
+from eyas.model.block_head import BlockHead
 from eyas.model.devices import DTYPES
-from eyas.model.head import Head
+from eyas.model.head import DraftHead, Head
 from eyas.model.target import Target
-from eyas.model.vocab import DraftVocab, required_ids
+from eyas.model.vocab import DraftVocab, choose_mask_id, required_ids
 from eyas.train import checkpoint as checkpoints
 from eyas.train.batches import Update, assign_to_ranks, plan_epoch
+from eyas.train.block_loss import compute_block_loss
 from eyas.train.checkpoint_selection import CheckpointSelection, evaluation_updates
 from eyas.train.config import TrainConfig, build_head_config
 from eyas.train.distributed import SINGLE_PROCESS, ProcessGroup, catch_sigterm
@@ -52,6 +54,16 @@ def compute_batch_loss(
         embeds_PD, embeds_KQD = (target.embed(ids).to(dtype) for ids in (packed.next_ids_P, packed.tokens_KQ))
     out_KQD = unroll(head, packed, embeds_PD, embeds_KQD)
     return compute_loss(head.norm(out_KQD).flatten(0, 1), head.lm_head.weight, packed, teacher, decay, loss)
+
+
+def compute_loss_by_kind(
+    head: DraftHead, packed: PackedBatch, teacher: Teacher, target: Target, config: TrainConfig
+) -> LossOutput:
+    """Returns the loss of a micro-batch for a head of any kind. The caller must divide it (see LossOutput.loss)."""
+    if isinstance(head, BlockHead):
+        return compute_block_loss(head, packed, teacher, target, (config.decay, config.block.token_weight))
+    assert isinstance(head, Head), "the other kind of head"
+    return compute_batch_loss(head, packed, teacher, target, config.decay, config.loss)
 
 
 class Trainer:
@@ -91,16 +103,17 @@ class Trainer:
         # Each process counts whole shards, so that a shard is read once.
         counted = [i for i in self.indices if rows[i].shard % group.world_size == group.rank]
         counts_W = group.all_reduce_sum(features.generated_counts(counted))
-        sizes = build_head_config(config, features.manifest.aux_layer_ids, target.info)
         required = required_ids(target.tokenizer, target.info.eos_ids, counts_W)
+        mask_id = choose_mask_id(counts_W, required, target.embedding.weight)
+        sizes = build_head_config(config, features.manifest.aux_layer_ids, target.info, mask_id)
         self.vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, required)
         self.head = init_head(sizes, self.vocab, target, config.seed, config.init, config.lm_head).to(self.device)
         # Before the cast: the master weights start from the exact initial weights.
         self.optimizer = MasterWeightOptimizer(self.head, config.weight_decay, config.clip, group, config.shard)
         self.head.to(self.dtype)
         self.teacher = Teacher(target.lm_head, self.vocab, self.dtype, target.logit_softcap)
-        self.selection = CheckpointSelection(config, sizes, self.vocab, self.optimizer, held_out)
-        self.metric_sums = MetricSums(config.steps)
+        self.selection = CheckpointSelection(config, self.head.config, self.vocab, self.optimizer, held_out)
+        self.metric_sums = MetricSums(config.num_steps)
         self.window_start = 0
         self.metrics_lines: list[dict[str, Any]] = []
         self.utilization: FlopsUtilization | None = None
@@ -133,7 +146,7 @@ class Trainer:
         rows, self._saved_s = self.features.manifest.rows, time.monotonic()
         own = [assign_to_ranks(update, rows, self.group.world_size)[self.group.rank] for update in updates]
         self._warn_of_idle_ranks(updates)
-        jobs = (micro for micros in own[first:] for micro in micros)
+        jobs = ((number, micro) for number, micros in enumerate(own[first:], first) for micro in micros)
         num_threads = 1 if self.features.manifest.online else PREFETCH_THREADS  # the target runs in one thread
         if progress:
             peak = measure_peak_flops(self.dtype, self.device)
@@ -168,7 +181,7 @@ class Trainer:
         """Appends a line to `metrics_lines` and resets the metric sums. Returns the text for the progress bar."""
         line = self.metric_sums.to_line(number, number - self.window_start, learning_rate) | figures
         self.metrics_lines.append(line)
-        self.metric_sums, self.window_start = MetricSums(self.config.steps), number
+        self.metric_sums, self.window_start = MetricSums(self.config.num_steps), number
         return "  ".join([format_line(line), *([self.utilization.format_share()] if self.utilization else [])])
 
     def _plan_epochs(self) -> Iterator[list[Update]]:
@@ -181,25 +194,30 @@ class Trainer:
             planned += len(updates)
             epoch += 1
 
-    def _read_micro_batch(self, micro: tuple[int, ...]) -> PackedBatch:
-        packed = pack_rows(list(self.features.rows(micro)), self.config.steps, self.dtype)
+    def _read_micro_batch(self, job: tuple[int, tuple[int, ...]]) -> PackedBatch:
+        """Reads a micro-batch. job: the number of its update, and the indices of its rows."""
+        (number, micro), config = job, self.config
+        seed = (config.seed, number, micro[0])
+        packed = pack_rows(list(self.features.rows(micro)), config.num_steps, self.dtype, config.max_anchors, seed)
         return packed.map(torch.Tensor.pin_memory) if self.device.type == "cuda" else packed
 
     def _accumulate_gradients(
         self, update: Update, micros: list[tuple[int, ...]], batches: Iterator[PackedBatch], number: int
     ) -> None:
         """Accumulates the gradients of the micro-batches of this process. Adds the metrics of all processes."""
-        own, failed = MetricSums(self.config.steps), None
+        own, failed = MetricSums(self.config.num_steps), None
+        rows, most = self.features.manifest.rows, self.config.max_anchors or sys.maxsize
+        num_chains = sum(min(rows[i].num_supervised, most) for micro in update.micro_batches for i in micro)
         for micro in micros:
             packed = next(batches).map(lambda tensor: tensor.to(self.device, non_blocking=True))
             output = self.compute_loss(packed)
-            loss = output.loss / update.num_supervised
+            loss = output.loss / num_chains
             if not torch.isfinite(loss):
                 failed = micro
                 break
             loss.backward()
             self.optimizer.accumulate_gradients()
-            own.add(packed, output, update.num_supervised)
+            own.add(packed, output, num_chains)
             if self.utilization is not None:
                 self.utilization.add(packed)
         # A process that fails has no gradients. All processes must know this before they all-reduce gradients.
@@ -225,7 +243,7 @@ class Trainer:
 
     def compute_loss(self, packed: PackedBatch) -> LossOutput:
         """Returns the loss of a micro-batch. The caller must divide it (see LossOutput.loss)."""
-        return compute_batch_loss(self.head, packed, self.teacher, self.target, self.config.decay, self.config.loss)
+        return compute_loss_by_kind(self.head, packed, self.teacher, self.target, self.config)
 
     def _save_if_due(self, directory: StoragePath, origin: str, number: int, must_stop: bool) -> bool:
         """Writes a checkpoint if `train.checkpoint_every_s` has passed, or any process must stop.

@@ -12,6 +12,15 @@ FLOPS utilization compares the matrix products of training with the fastest matr
     output rows of the head                   supervised tokens        3
     output matrix of the target               J teacher rows           1: the target is not trained
 
+Of a block head (Q blocks of K slots):
+
+    fc                                        P rows                   2
+    keys and values of the context            P rows                   3
+    layers                                    K Q                      3
+    output matrix of the target               supervised tokens        2: forward, backward of the input
+    correction                                supervised tokens        3
+    output matrix of the target, as teacher   J teacher rows           1
+
 A product of [m, n] and [n, k] is 2 m n k operations. Attention, norms, softmax, the optimizer and reading are not
 counted, so the true utilization is higher.
 
@@ -35,7 +44,8 @@ from typing import Any, Literal
 import torch
 
 from eyas.base.environment import import_extra
-from eyas.model.head import Head
+from eyas.model.block_head import BlockHead
+from eyas.model.head import DraftHead, Head
 from eyas.train.loss import LossOutput
 from eyas.train.ttt import PackedBatch
 
@@ -119,11 +129,22 @@ def format_line(line: dict[str, Any]) -> str:
 # --- FLOPS utilization -----------------------------------------------------------------------------------------------
 
 
-def count_flops(head: Head, target_vocab: int, packed: PackedBatch) -> int:
+def count_flops(head: DraftHead, target_vocab: int, packed: PackedBatch) -> int:
     """Returns the operations of forward and backward of one micro-batch, by the table in the module docstring."""
     num_rows, (num_steps, num_chains) = packed.ids_P.shape[0], packed.tokens_KQ.shape
-    block = sum(weight.numel() for weight in head.midlayer.parameters() if weight.ndim == 2)
     num_supervised, num_teachers = int(packed.supervised_JK.sum()), packed.hidden_JD.shape[0]
+    if isinstance(head, BlockHead):
+        config, weight = head.config, head.markov_head.markov_w2.weight
+        layers = sum(weight.numel() for weight in head.layers.parameters() if weight.ndim == 2)
+        context = 2 * config.num_layers * config.num_kv_heads * config.head_dim * config.hidden_size
+        return 2 * (
+            num_rows * (2 * head.fc.weight.numel() + 3 * context)
+            + 3 * num_steps * num_chains * layers
+            + num_supervised * (2 * config.hidden_size * target_vocab + 3 * weight.numel())
+            + num_teachers * config.target_hidden_size * target_vocab
+        )
+    assert isinstance(head, Head), "the other kind of head"
+    block = sum(weight.numel() for weight in head.midlayer.parameters() if weight.ndim == 2)
     return 2 * (
         2 * num_rows * head.fc.weight.numel()
         + 3 * (num_rows + (num_steps - 1) * num_chains) * block
@@ -155,7 +176,7 @@ def _synchronize(device: torch.device) -> None:
 class FlopsUtilization:
     """A meter of FLOPS utilization: the share of peak FLOPS since the last call of `format_share`."""
 
-    def __init__(self, head: Head, target_vocab: int, peak_per_s: float) -> None:
+    def __init__(self, head: DraftHead, target_vocab: int, peak_per_s: float) -> None:
         self.head, self.target_vocab, self.peak_per_s = head, target_vocab, peak_per_s
         self._flops, self._start_s = 0, time.perf_counter()
 

@@ -20,6 +20,7 @@ chains at t = 1 and t = 2:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -68,20 +69,31 @@ class PackedBatch(TeacherTargets):
         return next_P
 
 
-def pack_rows(rows: Sequence[Row], steps: int, dtype: torch.dtype) -> PackedBatch:
+def pack_rows(
+    rows: Sequence[Row], steps: int, dtype: torch.dtype, max_chains: int | None = None, seed: Sequence[int] = ()
+) -> PackedBatch:
     """Packs rows one after the other into a micro-batch.
 
     Args:
         rows: The rows. Requirement: each has a supervised position.
         steps: The number K of unrolled steps.
         dtype: The dtype of the features in the batch.
+        max_chains: The most chains of a text, drawn at random, as blocks: step k is supervised only if all steps before
+            it are. None: all chains, and each step is supervised if the target generated its token.
+        seed: The seed of the drawing.
     """
     texts, chains, tokens, masks, positions = [], [], [], [], []
+    random = np.random.default_rng(seed)
     start = num_chains = 0
     for row in rows:
         length = row.ids_T.shape[0]
         masks_KT = torch.stack([supervised_positions(row.loss_mask_T, step) for step in range(steps)])
+        if max_chains is not None:
+            masks_KT = masks_KT.long().cumprod(0).bool()
         chains_C = masks_KT.any(0).nonzero()[:, 0]
+        if max_chains is not None:
+            drawn = random.choice(len(chains_C), min(max_chains, len(chains_C)), replace=False, shuffle=False)
+            chains_C = chains_C[np.sort(drawn)]
         count = chains_C.shape[0]
         chain_slice = slice(num_chains, num_chains + count)
         texts.append(PackedText(slice(start, start + length), chain_slice, tuple(chains_C.tolist())))

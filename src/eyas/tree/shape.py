@@ -40,6 +40,12 @@ class TreeShape:
         """Number of nodes that growing scores, without the root: top_k in level 0, then top_k * top_k in each level."""
         return self.top_k + (self.depth - 1) * self.top_k**2
 
+    def limit_depth(self, max_depth: int | None) -> "TreeShape":
+        """Returns the shape with at most `max_depth` levels; None: no limit. A chain has a node less for each level."""
+        depth = self.depth if max_depth is None else min(self.depth, max_depth)
+        nodes = min(self.nodes, depth + 1) if self.top_k == 1 else self.nodes
+        return TreeShape(depth, self.top_k, nodes)
+
     @property
     def max_accepted(self) -> int:
         """S: the largest number of tokens that one round can accept, the bonus token included."""

@@ -1,0 +1,129 @@
+"""The block head as a drafter: one forward of the head for each round, then a tree over its slots.
+
+B requests, T rows, D hidden, L = 3D captured features, g slots, K frontier nodes, W target vocabulary, S path slots, G
+key-value heads, H head size, Z slots of the head's memory, N layers of the head.
+
+With n committed tokens x_0..x_{n - 1} and root x_n, the root is the anchor: position n, slot 0. The head's memory holds
+the context, which is the keys and values of x_0..x_{n - 1}. Slot k predicts the nodes of level k.
+
+    keys and values of      stored in                                               written by           kept
+    tokens of the text      the head's memory, at the KV slots of their tokens      `read`, `extend`     as the token's
+    rows of a block         a scratch area of each request slot                     `draft`              for one draft
+
+The probability of a child depends on its slot and on the token of its parent: softmax(base logits of the slot +
+correction of the parent), over the whole vocabulary. So a tree needs no further forward. `exact_shape` makes the tree
+that of an exact best-first search: the nodes with the highest products of these probabilities.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from eyas.drafters.drafter import AcceptedTokens, chunk_reads
+from eyas.drafters.head_spec import HeadSpec
+from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
+from eyas.memory.future_map import FutureMap
+from eyas.memory.kv_pool import KVPool
+from eyas.model.attention import PackedAttention
+from eyas.model.block_head import BlockHead
+from eyas.model.target import Target
+from eyas.tree.shape import TreeShape
+from eyas.tree.tree import Frontier, Tree, TreeGrower
+
+
+def exact_shape(shape: TreeShape) -> TreeShape:
+    """Returns a shape whose growth finds the most likely nodes of all possible trees. A chain stays a chain.
+
+    A node is never more likely than its parent or than a sibling that comes before it. So the best tree with n nodes
+    below its root is among those that expand the n best nodes of each level and give each of them n children.
+    """
+    return shape if shape.top_k == 1 else replace(shape, top_k=shape.nodes - 1)
+
+
+def expand_block(head: BlockHead, base_BgW: Tensor) -> Callable[[Frontier], Tensor]:
+    """Returns the function that gives the logits [B, K, W] of the children of a frontier's nodes.
+
+    Args:
+        head: The head.
+        base_BgW: The logits of all slots without the correction.
+    """
+    return lambda frontier: base_BgW[:, frontier.level + 1, None] + head.correction(frontier.tokens_BK)
+
+
+class BlockSpec(HeadSpec):
+    """A block head and the shapes of its trees."""
+
+    def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> "BlockDrafter":
+        """Allocates the drafter's memory for all request slots of the pool, and returns the drafter."""
+        return BlockDrafter(self, target, pool, future_map, prepare)
+
+
+class BlockDrafter:
+    """The head and its own KV memory, which has as many slots as the target's, then a scratch area per request slot."""
+
+    needs_features = True
+
+    def __init__(
+        self, spec: HeadSpec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
+    ) -> None:
+        """Allocates the memory."""
+        assert isinstance(spec.head, BlockHead), "the drafter of a block head"
+        head, config, weight = spec.head, spec.head.config, spec.head.norm.weight
+        self.head = head
+        self.acceptance_prior = spec.acceptance_prior
+        self.target = target
+        self.pool = pool
+        self.future_map = future_map
+        self.prepare_attention = prepare
+        num_rows = pool.num_slots + 1 + len(pool.req_to_token_RC) * config.block_size
+        shape = (config.num_layers, 2, num_rows, config.num_kv_heads, config.head_dim)
+        self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self.slots_g = torch.arange(config.block_size, device=weight.device)
+        self.growers = {shape: TreeGrower(exact_shape(shape), weight.device) for shape in spec.shapes}
+        pool.allocate_aux(len(config.aux_layer_ids) * config.target_hidden_size)
+
+    def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
+        """Returns one tree for each request. Requirement: the head has read all committed tokens."""
+        assert shape.depth <= len(self.slots_g), "a tree is not deeper than the block"
+        if shape not in self.growers:
+            self.growers[shape] = TreeGrower(exact_shape(shape), self.kv.device)
+        base_BgW = self.base_logits(req_slots_B, lengths_B, roots_B, shape.depth)
+        first_BW = base_BgW[:, 0] + self.head.correction(roots_B)
+        return self.growers[shape].grow(roots_B, first_BW, expand_block(self.head, base_BgW), lambda ids: ids)
+
+    def base_logits(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, depth: int) -> Tensor:
+        """Runs the head over one block for each request. Returns the logits of the first `depth` slots."""
+        count, size = len(req_slots_B), len(self.slots_g)
+        own_Bg = (self.pool.num_slots + 1 + req_slots_B[:, None] * size + self.slots_g).int()
+        positions_T = (lengths_B[:, None] + self.slots_g).view(-1)
+        visible_Tg = torch.ones(count * size, size, dtype=torch.bool, device=self.kv.device)
+        metadata = AttentionMetadata.uniform(req_slots_B, lengths_B, own_Bg.view(-1), own_Bg, positions_T, visible_Tg)
+        attend = PackedAttention(self.prepare_attention(self.kv, self.pool.req_to_token_RC, metadata))
+        embeds_1TD = self.target.embed(self.head.block_ids(roots_B).view(1, -1))
+        normed_1TD = self.head.step(embeds_1TD, positions_T[None], attend)
+        return self.target.logits(normed_1TD.view(count, size, -1)[:, :depth])
+
+    def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, tokens: AcceptedTokens) -> None:
+        """Stores the context of the root and of the accepted tokens before the last one. It runs no layer."""
+        positions_BS = lengths_B[:, None] + torch.arange(tokens.slots_BS.shape[1], device=lengths_B.device)
+        self._write_context(tokens.aux_BSL.flatten(0, 1), positions_BS.view(-1), tokens.slots_BS.reshape(-1))
+
+    def read(self, req_slots: Sequence[int], draft_lags: Sequence[int]) -> None:
+        """Stores the context of the last `draft_lags` committed tokens, with the target's features from the pool."""
+        for reads in chunk_reads(req_slots, draft_lags):
+            request_T = [b for b, (_, _, count) in enumerate(reads) for _ in range(count)]
+            step_T = [step for _, _, count in reads for step in range(count)]
+            slots, lags, _ = zip(*reads, strict=True)
+            req_slots_B, lags_B, request_T, step_T = self.pool.staging.copy(slots, lags, request_T, step_T)
+            positions_T = (self.future_map.lengths_R[req_slots_B] - lags_B)[request_T] + step_T
+            slots_T = self.pool.req_to_token_RC[req_slots_B[request_T], positions_T]
+            assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
+            self._write_context(self.pool.aux_ZL[slots_T], positions_T, slots_T)
+
+    def _write_context(self, aux_TL: Tensor, positions_T: Tensor, slots_T: Tensor) -> None:
+        """Writes keys and values of tokens into every layer of the head's memory. Slot 0 takes those of padding."""
+        layers = self.head.context_keys_values(aux_TL[None].to(self.kv.dtype), positions_T[None])
+        kv_N2TGH = torch.stack([torch.cat(layer) for layer in layers])
+        self.kv.index_copy_(2, slots_T.long(), kv_N2TGH)

@@ -1,0 +1,4 @@
+from tests.drafters.blocks import learned
+from tests.engine.pairs import llama
+
+__all__ = ["learned", "llama"]
