@@ -48,6 +48,8 @@ _NUMBER = re.compile(r"\d+")
 _MAX_GAP = 2  # characters between a name and an entry right beside it
 _MAX_MENTIONS = 12  # of one name that are read
 _MIN_NUMBERS = 2  # in a school problem
+_QUESTION = ("?", "？", "؟")  # at the end of a school problem
+_MARKS_OF_NOTES = frozenset(':：|;={"')  # in other texts with numbers
 _SENTENCE_END = re.compile(r"[.!?؟।]+(?=\s|\Z)|[。！？\n]")
 _PUNCTUATION = " \n　、。，！？：:「」『』“”（）()・"
 _THRESHOLD = 0.6  # probability from which on a name is private
@@ -90,7 +92,8 @@ def select_private(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
     if max(scores.values(), default=0.0) >= _SURE:
         scores = {key: score_features({**each[key], "beside_private": 1.0}, weights) for key in each}
     kept: list[list[Span]] = [[span for span in group if span.kind not in ("PERSON", "LOCATION")] for group in spans]
-    private = [(name, score) for name in names if (score := scores[id(name.features)]) >= _THRESHOLD]
+    private = [(name, score) for name in names
+               if (score := scores[id(name.features)]) >= _THRESHOLD and not _is_invented(name.features)]  # fmt: skip
     for name, score in private:
         kept[name.text].append(replace(name.span, score=round(score, 3)))
     if private or others:
@@ -131,6 +134,11 @@ def describe_names(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
     return [replace(name, features=joined[id(name.features)]) for name in names]
 
 
+def _is_invented(features: Mapping[str, float]) -> bool:
+    """Returns True for a first name alone in a school problem."""
+    return bool(features.get("school_problem")) and not features.get("full_name")
+
+
 def score_features(features: Mapping[str, float], weights: Mapping[str, float]) -> float:
     """Returns the probability that a name with these features is private."""
     total = weights["bias"] + sum(weights.get(feature, 0.0) * value for feature, value in features.items())
@@ -166,8 +174,9 @@ class _Context:
         self.counted = [table for table in COUNTED if self.places[table]]
         self.ends = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
 
-        is_task = bool(self.places["invented_frames"]) and not self.places["first_person"] and not self.data
-        self.is_school_problem = is_task and len(_NUMBER.findall(text)) >= _MIN_NUMBERS
+        is_question = text.rstrip().endswith(_QUESTION) and _MARKS_OF_NOTES.isdisjoint(text)
+        is_task = (bool(self.places["invented_frames"]) or is_question) and not self.places["first_person"]
+        self.is_school_problem = is_task and not self.data and len(_NUMBER.findall(text)) >= _MIN_NUMBERS
 
     def describe(self) -> list[DetectedName]:
         """Returns all names of the text with their features. A name of many mentions has those of the first ones."""
