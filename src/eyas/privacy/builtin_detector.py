@@ -47,8 +47,7 @@ class BuiltinDetector:
             spans = list(self._find(text, language))
             values = list(find_private_values(plain_text(text), merge_spans(spans), language))
             if values:  # the text is about a person
-                people = [span for span in spans if span.kind == "PERSON"]
-                spans += self._find_towns(split_uncased(split_words(text), language), language, True, people)
+                spans += self._find_towns(split_uncased(split_words(text), language), language, True, spans)
             found.append(merge_spans(without_documentation(text, (*spans, *values))))
         return found
 
@@ -65,8 +64,7 @@ class BuiltinDetector:
         is_personal = bool(contacts or structured or labeled or people) or tagger.is_personal
         numbers = list(without_documentation(text, self._find_numbers(plain, language, is_personal)))
         yield from (*structured, *contacts, *labeled, *numbers, *find_birth_dates(plain, people, language))
-        is_personal = is_personal or bool(numbers)
-        towns = list(self._find_towns(tagger.words, language, is_personal, people))
+        towns = list(self._find_towns(tagger.words, language, is_personal or bool(numbers), people))
         yield from towns
         sure_towns = [town for town in (*towns, *structured) if town.kind == "LOCATION" and town.score > WEAK_SCORE]
         for span in people:

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property, lru_cache
+from itertools import takewhile
 
 from eyas.privacy.context_model import read_weights
 from eyas.privacy.dictionary import is_known, is_misspelling
@@ -125,10 +126,7 @@ class Tagger(NameFeatures):
         Before it may stand an unlisted last name ("津久井" in "津久井柚葉"), or a first name that is a word, too.
         """
         if self.language == "ja" and self.forms[i] == "han" and not self.groups[i].startswith("last"):
-            first = i
-            while first > max(0, i - _MAX_LAST) and self._is_character(first - 1):
-                first -= 1
-            return first
+            return i - len(list(takewhile(self._is_character, range(i - 1, max(-1, i - 1 - _MAX_LAST), -1))))
         is_last = self.language == "hi" and self.groups[i] == "last" and self.groups[i - 1 : i] == ("known",)
         if is_last and self.gaps[i - 1] == "space" and self.words.starts[i - 1] not in self.starting:
             return i - (load_weights()["unicased"].probability(self.features(i - 1, False, ())) >= _SURE)
