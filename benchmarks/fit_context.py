@@ -46,12 +46,12 @@ PRIOR = {
     "term": -2.5,
 }  # fmt: skip
 PRIOR_STRENGTH = 4.0  # of all languages together
-STRENGTH = {"features": 1.0, "words": 2.0}  # of one language
+STRENGTH = {"features": 1.0, "words": 0.8}  # of one language
 NAMES_PER_TEXT, FILLINGS = 2, 3
 PUBLIC_COSTS = 1.2  # a public name or number that is changed costs more than a private one that stays
 SCHOOL_WEIGHT = 0.6
 MOVED_WEIGHT = 0.5  # of a private value in the place of a public name
-MAX_SCHOOL = 800  # problems
+MAX_SCHOOL = 2000  # problems
 MIN_TEXTS = 2  # texts that hold a feature
 MIN_WEIGHT = 0.1
 STEPS = 100

@@ -1,7 +1,7 @@
 """Private names are replaced; names of public figures, characters and school problems stay."""
 
 import pytest
-from tests.privacy.detection import make_filter
+from tests.privacy.detection import find_private_names, make_filter
 
 from eyas.base.errors import InputError
 from eyas.privacy.filter import CleanedRecord
@@ -42,6 +42,18 @@ def test_a_private_person_makes_the_others_of_the_record_likelier():
     assert not alone
     assert [text[span.start : span.end] for span in together] == ["Zorvek Tallis", "Brenna Quill"]
     assert all(0.5 <= span.score <= 1 for span in together)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Jean court 60 km chaque semaine, 3 jours par semaine. Quelle est sa vitesse ?", []),
+        ("Jean court 60 km chaque semaine, 3 jours par semaine avec son patron.", ["Jean"]),
+        ("Jean me doit 60 euros depuis 3 semaines. Comment lui demander ?", ["Jean"]),
+    ],
+)
+def test_a_first_name_stays_in_a_question_with_numbers(text, names):
+    assert find_private_names(text, "fr") == names
 
 
 def test_a_place_stays_unless_the_record_has_personal_data():

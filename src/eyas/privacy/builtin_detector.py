@@ -20,12 +20,12 @@ from eyas.privacy.private_values import find_private_values
 from eyas.privacy.secrets import find_secrets
 from eyas.privacy.span import Span, merge_spans
 from eyas.privacy.structured_text import find_field_values, find_table_values, find_user_names
-from eyas.privacy.uncased_words import UNCASED_LANGUAGES
+from eyas.privacy.uncased_words import UNCASED_LANGUAGES, split_uncased
 from eyas.privacy.value_labels import find_labels
 from eyas.privacy.word_lists import LANGUAGES, Lexicon, load_lexicon
-from eyas.privacy.words import split_words
+from eyas.privacy.words import Words, split_words
 
-VERSION = 7  # increased when the same text gives other spans
+VERSION = 8  # increased when the same text gives other spans
 _PACKAGES = ("phonenumbers", "python-stdnum", "faker", "detect-secrets", "simplemma")
 
 
@@ -45,7 +45,9 @@ class BuiltinDetector:
         found = []
         for text, language in zip(texts, languages, strict=True):
             spans = list(self._find(text, language))
-            values = find_private_values(plain_text(text), merge_spans(spans), language)
+            values = list(find_private_values(plain_text(text), merge_spans(spans), language))
+            if values:  # the text is about a person
+                spans += self._find_towns(split_uncased(split_words(text), language), language, True, spans)
             found.append(merge_spans(without_documentation(text, (*spans, *values))))
         return found
 
@@ -62,18 +64,20 @@ class BuiltinDetector:
         is_personal = bool(contacts or structured or labeled or people) or tagger.is_personal
         numbers = list(without_documentation(text, self._find_numbers(plain, language, is_personal)))
         yield from (*structured, *contacts, *labeled, *numbers, *find_birth_dates(plain, people, language))
-        is_personal = is_personal or bool(numbers)
-        if is_uncased := language in UNCASED_LANGUAGES:
-            towns = list(find_listed_towns(tagger.words, language, is_personal, people))
-        else:
-            towns = list(find_places(text, self._lexicon, language, is_personal))
+        towns = list(self._find_towns(tagger.words, language, is_personal or bool(numbers), people))
         yield from towns
         sure_towns = [town for town in (*towns, *structured) if town.kind == "LOCATION" and town.score > WEAK_SCORE]
         for span in people:
             # "lives in Caldas da Rainha": a name that is on no list and stands in the position of a place is a place.
-            is_sure = span.score > UNLISTED_SCORE and not is_uncased
+            is_sure = span.score > UNLISTED_SCORE and language not in UNCASED_LANGUAGES
             if is_sure or not any(town.start <= span.start < town.end for town in sure_towns):
                 yield span
+
+    def _find_towns(self, words: Words, language: str, is_personal: bool, people: Sequence[Span]) -> Iterator[Span]:
+        """Returns the spans of places. words: those of the tagger."""
+        if language in UNCASED_LANGUAGES:
+            return find_listed_towns(words, language, is_personal, people)
+        return find_places(words.text, self._lexicon, language, is_personal)
 
     def _find_numbers(self, plain: str, language: str, is_personal: bool) -> Iterator[Span]:
         """Yields numbers and addresses."""

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property, lru_cache
+from itertools import takewhile
 
 from eyas.privacy.context_model import read_weights
 from eyas.privacy.dictionary import is_known, is_misspelling
@@ -28,6 +29,8 @@ _THRESHOLD_OF_NAMES = 0.25
 _THRESHOLDS_INSIDE = {"core_first": 0.06, "first": 0.15, "titled": 0.03}
 _WORDS = frozenset(("ambiguous", "common", "ending", "known", "stop", "stop_name", "town"))  # groups
 _MAX_WORDS = 7  # in a name
+_MAX_LAST = 3  # words of a Japanese last name that no list holds
+_SURE = 0.9  # probability from which on a word before a Hindi last name is a first name, even if it is a word, too
 _MANY_WORDS = 400  # from which on equal neighborhoods are decided once
 _REACH = 5  # words on each side on which a decision depends
 # Only after an entry of one of these, or in a text without capitals, an unlisted word in lower case may be a name.
@@ -90,7 +93,8 @@ class Tagger(NameFeatures):
             usual = _THRESHOLD if self.groups[i] in _WORDS and not is_likely else _THRESHOLD_OF_NAMES
             is_inside = is_capital and not self.at_start[i]
             is_titled = self.gaps[i] == "none" and self.groups[i + 1 : i + 2] == ("honorific",)
-            group = "titled" if is_titled and self.groups[i].startswith("last") else self.groups[i]
+            is_last = self.groups[i].startswith("last") or (self.language == "ja" and self._begin(i) < i)
+            group = "titled" if is_titled and is_last else self.groups[i]
             limit = min(usual, _THRESHOLDS_INSIDE.get(group, usual)) if is_inside or is_titled else usual
             # "Best, Zorvek & Quendla"
             is_joined = first >= 0 and is_capital and self.words.gaps[i - 1] == " & " and self.groups[i] in _JOINED
@@ -100,7 +104,7 @@ class Tagger(NameFeatures):
                 yield self._to_span(first, i - 1, best)
                 first = -1
             if is_name and first < 0:
-                first, best, lead = i, 0.0, frozenset(self.tables_before(i))
+                first, best, lead = self._begin(i), 0.0, frozenset(self.tables_before(i))
             best = max(best, chance) if is_name else best
         if first >= 0:
             yield self._to_span(first, len(self.words) - 1, best)
@@ -115,6 +119,22 @@ class Tagger(NameFeatures):
                             for entries in (self.starting, self.ending))  # fmt: skip
         each = zip(words.written, words.gaps, map(starting.get, words.starts), map(ending.get, words.ends), strict=True)
         return [numbers.setdefault(one, len(numbers)) for one in each]
+
+    def _begin(self, i: int) -> int:
+        """Returns the first word of a name that the model finds from word i on.
+
+        Before it may stand an unlisted last name ("津久井" in "津久井柚葉"), or a first name that is a word, too.
+        """
+        if self.language == "ja" and self.forms[i] == "han" and not self.groups[i].startswith("last"):
+            return i - len(list(takewhile(self._is_character, range(i - 1, max(-1, i - 1 - _MAX_LAST), -1))))
+        is_last = self.language == "hi" and self.groups[i] == "last" and self.groups[i - 1 : i] == ("known",)
+        if is_last and self.gaps[i - 1] == "space" and self.words.starts[i - 1] not in self.starting:
+            return i - (load_weights()["unicased"].probability(self.features(i - 1, False, ())) >= _SURE)
+        return i
+
+    def _is_character(self, i: int) -> bool:
+        """Returns True for a Chinese character or a listed last name right before the next word: no ordinary word."""
+        return self.forms[i] == "han" and self.gaps[i] == "none" and self.groups[i].startswith(("-", "last"))
 
     def _ends_before(self, i: int) -> bool:
         """Returns True if the name surely ends before word i.

@@ -48,10 +48,11 @@ _NUMBER = re.compile(r"\d+")
 _MAX_GAP = 2  # characters between a name and an entry right beside it
 _MAX_MENTIONS = 12  # of one name that are read
 _MIN_NUMBERS = 2  # in a school problem
+_QUESTION = ("?", "？", "؟")  # at the end of a school problem
+_MARKS_OF_NOTES = frozenset(':：|;={"')  # in other texts with numbers
 _SENTENCE_END = re.compile(r"[.!?؟।]+(?=\s|\Z)|[。！？\n]")
 _PUNCTUATION = " \n　、。，！？：:「」『』“”（）()・"
-_THRESHOLD = 0.6  # probability from which on a name is private
-_SURE = 0.6  # probability from which on a private person makes the other persons of the record likelier
+_THRESHOLD = 0.6  # probability from which on a name is private, and makes the others of the record likelier
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,11 @@ def select_private(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
     weights = load_weights(language, "private_names")["features"]
     each = {id(name.features): name.features for name in names}  # many names have the same ones
     scores = {key: score_features(features, weights) for key, features in each.items()}
-    if max(scores.values(), default=0.0) >= _SURE:
+    if max(scores.values(), default=0.0) >= _THRESHOLD:
         scores = {key: score_features({**each[key], "beside_private": 1.0}, weights) for key in each}
     kept: list[list[Span]] = [[span for span in group if span.kind not in ("PERSON", "LOCATION")] for group in spans]
-    private = [(name, score) for name in names if (score := scores[id(name.features)]) >= _THRESHOLD]
+    private = [(name, score) for name in names if (score := scores[id(name.features)]) >= _THRESHOLD
+               and (name.features.get("full_name") or not name.features.get("school_problem"))]  # fmt: skip
     for name, score in private:
         kept[name.text].append(replace(name.span, score=round(score, 3)))
     if private or others:
@@ -166,8 +168,9 @@ class _Context:
         self.counted = [table for table in COUNTED if self.places[table]]
         self.ends = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
 
-        is_task = bool(self.places["invented_frames"]) and not self.places["first_person"] and not self.data
-        self.is_school_problem = is_task and len(_NUMBER.findall(text)) >= _MIN_NUMBERS
+        is_question = text.rstrip().endswith(_QUESTION) and _MARKS_OF_NOTES.isdisjoint(text)
+        is_task = (bool(self.places["invented_frames"]) or is_question) and not self.places["first_person"]
+        self.is_school_problem = is_task and not self.data and len(_NUMBER.findall(text)) >= _MIN_NUMBERS
 
     def describe(self) -> list[DetectedName]:
         """Returns all names of the text with their features. A name of many mentions has those of the first ones."""
@@ -182,8 +185,7 @@ class _Context:
         left = max(self.ends[bisect_right(self.ends, span.start) - 1], span.start - _NEAR)
         right = min(self.ends[bisect_left(self.ends, span.end)], span.end + _NEAR)
         rule = span.rule.rpartition(".")[2]
-        features = {f"rule_{rule}": 1.0}
-        features["context"] = self.context.score(span.start, span.end, self.weights)
+        features = {f"rule_{rule}": 1.0, "context": self.context.score(span.start, span.end, self.weights)}
         words = self._words_of(span)
         for table in self.counted:
             near = _count(self.places[table], left, right)
@@ -207,7 +209,8 @@ class _Context:
         features["nothing_public"] = float(not is_about_public)
         is_near = _count(self.data, span.start - _REACH_OF_DATA, span.end + _REACH_OF_DATA) > 0
         features["doubt"] = 1 - span.score
-        features["full_name"] = float(len(words) > 1 or span.rule.endswith(".title") or self._is_long(span))
+        is_long = self.is_cjk and span.end - span.start > _LONG
+        features["full_name"] = float(len(words) > 1 or span.rule.endswith(".title") or is_long)
         features["data_near"], features["data_far"] = float(is_near), float(bool(self.data) and not is_near)
         at = bisect_left(self.known, (span.end, 0)) - 1
         features["public_people"] = float(at >= 0 and self.known[at][1] > span.start)
@@ -227,9 +230,6 @@ class _Context:
         after = relations[k] if k < len(relations) else len(self.text)
         is_apposition = self.text[span.end : span.end + 2].lstrip()[:1] in tuple(",(–-") and after - span.end <= _REACH
         return is_apposition and _count(own, span.end, after) > 0
-
-    def _is_long(self, span: Span) -> bool:
-        return self.is_cjk and span.end - span.start > _LONG
 
     def _words_of(self, span: Span) -> frozenset[str]:
         if self.is_cjk or self.is_unicased:

@@ -21,7 +21,7 @@ from eyas.privacy.span import KINDS, Span
 from eyas.privacy.value_labels import label_before
 from eyas.privacy.word_lists import read_words
 
-THRESHOLDS = {"code": 1.0, "odd": -0.8}  # logarithm of the odds from which on a value is private, by its form
+THRESHOLDS = {"code": 1.0, "odd": -1.4}  # logarithm of the odds from which on a value is private, by its form
 _THRESHOLD = 0.6  # of the other forms
 _REACH = 30  # characters before a value in which a label such as "order number" says that it is not private
 _EXACT = load_patterns("private_values").exact
