@@ -54,7 +54,7 @@ def test_loss_and_gradients_are_those_of_autograd(target: Target, softcap: float
         head = random_block(target).requires_grad_(True)
         loss = compute_block_loss(head, packed, teacher, target, (DECAY, TOKEN)).loss if is_ours else None
         if loss is None:
-            loss = reference_loss(head, packed, target, softcap)
+            loss = reference_loss(head, packed, target, teacher)
         loss.backward()
         losses.append(float(loss.detach()))
         grads.append({name: weight.grad for name, weight in head.named_parameters()})
@@ -64,16 +64,16 @@ def test_loss_and_gradients_are_those_of_autograd(target: Target, softcap: float
         torch.testing.assert_close(grads[0][name], grad, rtol=1e-4, atol=2e-6 * float(grad.abs().max() + 1))
 
 
-def reference_loss(head: BlockHead, packed: PackedBatch, target: Target, softcap: float | None) -> torch.Tensor:
+def reference_loss(head: BlockHead, packed: PackedBatch, target: Target, teacher: Teacher) -> torch.Tensor:
     """The formula of DSpark, slot by slot."""
-    normed_KQD = run_blocks(head, packed, target)
+    normed_KQD, softcap, rows_WD = run_blocks(head, packed, target), teacher.logit_softcap, teacher.weight_WD
     total, rows = torch.zeros(()), packed.teacher_rows_J.tolist()
     for k, q in packed.supervised_KQ.nonzero().tolist():
         row = int(packed.chains_Q[q]) + 1 + k
-        target_W = apply_softcap(target.lm_head(packed.hidden_JD[rows.index(row)]), softcap).softmax(-1)
+        target_W = apply_softcap(rows_WD @ packed.hidden_JD[rows.index(row)], softcap).softmax(-1)
         before = packed.tokens_KQ[k, q]
         assert before == packed.ids_P[row], "the token before the slot"
-        base_W = apply_softcap(torch.nn.functional.linear(normed_KQD[k, q], target.logits_weight), softcap)
+        base_W = apply_softcap(rows_WD @ normed_KQD[k, q], softcap)
         log_W = (base_W + head.correction(before)).log_softmax(-1)
         distance = (log_W.exp() - target_W).abs().sum()
         vector = head.markov_head.markov_w1(before)
