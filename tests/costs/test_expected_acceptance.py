@@ -6,14 +6,10 @@ from eyas.costs.cost_model import POINTS, expected_acceptance
 
 
 def test_the_points_themselves():
-    assert [(point.conversations, point.low, point.high) for point in POINTS] == [
-        (5_000, 1.45, 1.5),
-        (50_000, 1.9, 1.95),
-        (500_000, 2.8, 3.0),
-    ]
-    for point in POINTS:
-        found = expected_acceptance(point.conversations)
-        assert (found.low, found.high, found.inside) == (point.low, point.high, True)
+    assert POINTS == ((5_000, 1.45, 1.5), (50_000, 1.9, 1.95), (500_000, 2.8, 3.0))
+    for conversations, low, high in POINTS:
+        found = expected_acceptance(conversations)
+        assert (found.low, found.high, found.inside) == (low, high, True)
 
 
 def test_halfway_on_the_logarithm_is_halfway():

@@ -6,45 +6,18 @@ A function returns None if the keys of its chart are missing.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
+from eyas.base.config import load_toml
+from eyas.bench import report_tables
 from eyas.bench.charts import Bar, BarGroup, Drawing, Fill, Line, draw_bars, draw_lines, draw_panels
-from eyas.bench.report_tables import (
-    BASELINE,
-    HEAD,
-    REFERENCES,
-    Column,
-    Entry,
-    Points,
-    Row,
-    Table,
-    arm_paths,
-    describe_load,
-    task_arms,
-)
+from eyas.bench.report_tables import BASELINE, HEAD, Column, Entry, Points, Row, Table, arm_paths, describe_load
 from eyas.bench.results import lookup, read_number
 
-ROUND_PARTS = {
-    "draft_ms": "draft (head proposes)",
-    "verify_ms": "verify (target checks)",
-    "extend_ms": "extend (head reads)",
-    "other_ms": "other",
-}
+TABLES = load_toml(Path(__file__).with_name("charts.toml"))
 HEAD_ACCEPTANCE = Column("head", [("acceptance_length",)], interval=("ci95",), fill="solid")
 NO_DRAFTING = (1.0, "1 = no drafting")
-TRAINING_CURVES = (
-    ("loss", "Training loss", "Weighted over the unrolled steps; lower is better. Different losses do not compare."),
-    (
-        "accuracy",
-        "Training accuracy of the first step",
-        "Share of supervised tokens where the head's most probable token is the target's.",
-    ),
-    (
-        "chain_length",
-        "Training chain length",
-        "Tokens that a chain of the trained depth would add to the text, the target's own included.",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -75,16 +48,12 @@ class LoadAxis:
     name: str
 
 
-LOAD_AXES = (
-    LoadAxis("concurrency", "n", "load", "Streams", "concurrent streams"),
-    LoadAxis("rates", "rate", "rate", "Requests/s", "request rate, requests/s"),
-    LoadAxis("ramp", "rate", "ramp", "Requests/s", "growing request rate, requests/s"),
-)
+LOAD_AXES = tuple(LoadAxis(**axis) for axis in TABLES["axes"])
 
 
 def tpot_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
     """Draws the TPOT of all arms by task. A task that lacks an arm is left out."""
-    arms = task_arms(tasks, "tpot_ms")
+    arms = report_tables.task_arms(tasks, "tpot_ms")
     columns = [Column(name, [("tpot_ms", key)], "{:.2f} ms", fill=_fill(name)) for key, name in arms.items()]
     rows = [Row(name, task) for name, task in tasks.items()]
     rows = [row for row in rows if columns and all(column.value(row) is not None for column in columns)]
@@ -103,7 +72,10 @@ def tpot_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
 def acceptance_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
     """Draws the acceptance length of the head and of the reference drafters by task."""
     columns = [HEAD_ACCEPTANCE]
-    columns += [Column(name, [("references", key, "acceptance_length")], fill=fill) for key, name, fill in REFERENCES]
+    columns += [
+        Column(name, [("references", key, "acceptance_length")], fill=fill)
+        for key, name, fill in report_tables.REFERENCES
+    ]
     rows = [Row(name, task) for name, task in tasks.items()]
     rows = [row for row in rows if columns[0].value(row) is not None]
     sentence = "Accepted tokens per target forward, the bonus token included; longer is better."
@@ -147,7 +119,9 @@ def accepted_per_step(points: Points) -> Chart | None:
 
 def round_time(rounds: Entry) -> Chart | None:
     """Draws the time of draft, verify and extend in a round. rounds: the key `rounds` of results.json."""
-    times = {name: value for key, name in ROUND_PARTS.items() if (value := read_number(rounds, key)) is not None}
+    times = {
+        name: value for key, name in TABLES["round_parts"].items() if (value := read_number(rounds, key)) is not None
+    }
     total = sum(times.values())
     rows = [Row(name, {"ms": value, "share": value / total}) for name, value in times.items() if total > 0]
     time, share = Column("time", [("ms",)], "{:.2f} ms", fill="solid"), Column("share", [("share",)], "{:.0%}")
@@ -157,22 +131,17 @@ def round_time(rounds: Entry) -> Chart | None:
 
 def load_charts(points: Points, axis: LoadAxis) -> Iterator[Chart]:
     """Draws TPOT, throughput and TTFT by load. points: the entries of results.json under `axis.results_key`."""
-    ms, tps = "Median in milliseconds; lower is better.", "Output tokens per second; higher is better."
     load = f" At {describe_load(points[0])}." if len(points) == 1 else ""
     names = [f"{round(point[axis.point_key], 2):g}" if point[axis.point_key] else "?" for point in points]
     rows = [Row(name, point) for name, point in zip(names, points, strict=True)]
-    for key, title, sentence, path in (
-        ("tpot", "Time per output token under load", ms, ("tpot_ms", "p50")),
-        ("tps", "Throughput under load", tps, ("output_tps",)),
-        ("ttft", "Time to first token under load", ms, ("ttft_ms", "p50")),
-    ):
-        columns = []
+    for key, texts in TABLES["load"].items():
+        columns, path = [], texts["path"]
         for name, arm in arm_paths(points).items():
             interval = (*arm, *path[:-1], f"{path[-1]}_ci95")
             columns.append(Column(name, [(*arm, *path)], interval=interval, fill=_fill(name)))
             if path[-1] == "p50":  # the table also has the 99th percentile
                 columns.append(Column(f"{name} p99", [(*arm, path[0], "p99")]))
-        table = Table.build(title, sentence + load, axis.column, columns, rows)
+        table = Table.build(texts["title"], texts["note"] + load, axis.column, columns, rows)
         if table is not None:
             ident = f"{axis.ident}-{key}"
             yield Chart(ident, table, _draw_load(ident, table, axis.name))
@@ -182,15 +151,15 @@ def training_charts(curve: Points) -> Iterator[Chart]:
     """Draws loss, accuracy and chain length by update. curve: the result of `read_training_curve`."""
     update = Column("update", [("update",)], "{:,.0f}")
     rows = [Row(update.text(read_number(point, "update")), point) for point in curve]
-    for key, title, sentence in TRAINING_CURVES:
-        column = Column(title.lower(), [(key,)], "{:.3f}")
+    for key, texts in TABLES["training"].items():
+        column = Column(texts["title"].lower(), [(key,)], "{:.3f}")
         known = [row for row in rows if update.value(row) is not None and column.value(row) is not None]
         if len(known) > 1:
             points = [(update.value(row) or 0.0, column.value(row) or 0.0) for row in known]
             last_x, last_y = points[-1]
             ticks = [(share * last_x, f"{share * last_x:,.0f}") for share in (0, 0.5, 1)]
             drawing = draw_lines([Line("solid", f"{last_y:.2f}", points)], ticks, "updates", 60)
-            yield Chart(f"training-{key}", Table(title, sentence, "Update", [column], known), drawing)
+            yield Chart(f"training-{key}", Table(**texts, corner="Update", columns=[column], rows=known), drawing)
 
 
 def _draw_load(ident: str, table: Table, x_name: str) -> Drawing:

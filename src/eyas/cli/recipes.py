@@ -13,6 +13,7 @@ from eyas.base.errors import InputError
 from eyas.base.terminal import has_colors
 from eyas.bench import tune
 from eyas.bench.report_tables import describe_load
+from eyas.bench.results import RESULTS_FILE
 from eyas.chat.conversation import Conversation, parse_messages, read_conversation_dir
 from eyas.chat.render import highlight_supervised, render
 from eyas.cli.deploy import build_jobs, write_configured_manifests
@@ -27,14 +28,8 @@ from eyas.train.distributed import join_process_group, local_device, require_sin
 
 MULTI_PROCESS_VERBS = ("prompts", "capture", "train")
 """The verbs that several processes can run together. prompts.world and capture.world set their number."""
-RESULTS = ("bench", "results.json")
-OUTPUT_FILES = {
-    "run": RESULTS,
-    "bench": RESULTS,
-    "eval": ("eval", ACCEPTANCE_FILE),
-    "prompts": ("prompts", LEDGER_FILE),
-}
-OUTPUT_FILES |= {"export": ("export", export.PARITY_FILE), "tune": ("tune", tune.FILE)}
+OUTPUT_FILES = {"bench": RESULTS_FILE, "eval": ACCEPTANCE_FILE, "prompts": LEDGER_FILE}
+OUTPUT_FILES |= {"export": export.PARITY_FILE, "tune": tune.FILE}
 
 
 def quickstart(parsed: argparse.Namespace) -> int:
@@ -165,7 +160,7 @@ def _run_all_stages(run: Run, as_json: bool) -> int:
     for number, stage in enumerate(STAGES, 1):
         print(f"[{number}/{len(STAGES)}] {stage}", file=sys.stderr)
         run.run_stage(stage)
-    results = _read_output(run, "run")
+    results = _read_output(run, "bench")
     report = f"report: {run.directory('bench') / 'report.html'}"
     print(json.dumps(results, indent=2) if as_json else f"{format_results(results)}\n{report}")
     for directory in write_configured_manifests(run):
@@ -175,8 +170,7 @@ def _run_all_stages(run: Run, as_json: bool) -> int:
 
 
 def _read_output(run: Run, verb: str) -> dict[str, Any]:
-    stage, name = OUTPUT_FILES[verb]
-    return json.loads((run.directory(stage) / name).read_bytes())
+    return json.loads((run.directory(verb) / OUTPUT_FILES[verb]).read_bytes())
 
 
 def _find_conversation(run: Run, index: int) -> Conversation:

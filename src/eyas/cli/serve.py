@@ -143,7 +143,9 @@ def _given_options(
             argument = f"--{name.replace('_', '-')}"
             raise UsageError(f"{argument} has no effect without {option}", f"Add {option}, or remove {argument}")
         return None
-    _require_drafting(parsed, option)
+    if parsed.no_head or parsed.speculation == OFF.name:
+        other = "--no-head" if parsed.no_head else "--speculation off"
+        raise UsageError(f"{option} needs speculation, but {other} disables it", f"Remove {option} or {other}")
     return {fields[name]: argument for name, argument in given.items()}
 
 
@@ -155,12 +157,6 @@ def _sample_options(parsed: argparse.Namespace) -> "SampleOptions | None":
     from eyas.monitoring.prompt_sampler import SampleOptions
 
     return SampleOptions(Path(parsed.sample_low_acceptance), **given)
-
-
-def _require_drafting(parsed: argparse.Namespace, option: str) -> None:
-    if parsed.no_head or parsed.speculation == OFF.name:
-        other = "--no-head" if parsed.no_head else "--speculation off"
-        raise UsageError(f"{option} needs speculation, but {other} disables it", f"Remove {option} or {other}")
 
 
 def _start_sampler(options: "SampleOptions", engine: AsyncEngine, parsed: argparse.Namespace) -> "PromptSampler":

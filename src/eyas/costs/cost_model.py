@@ -4,7 +4,6 @@ stored          capture once ──> bytes, storage costs ──> train, train, 
 on the fly      read + train, read + train, read + train               no bytes, but the target reads again
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -167,24 +166,15 @@ def compare_feature_options(
     )
 
 
-@dataclass(frozen=True)
-class MeasuredPoint:
-    """A published result: the acceptance length of a chain of 5 tokens after training on this many conversations.
-
-    low, high: The range of the published figures.
-    """
-
-    conversations: int
-    low: float
-    high: float
-
-
 POINTS = (
-    MeasuredPoint(5_000, 1.45, 1.5),  # vllm-project/speculators, examples: Llama-3-8B and Qwen3-8B
-    MeasuredPoint(50_000, 1.9, 1.95),  # sgl-project/SpecForge issue 128: 1.94 on GSM8K, ShareGPT, 5 epochs
-    MeasuredPoint(500_000, 2.8, 3.0),  # vllm-project/speculators pull 610: 2.82 to 3.02, Qwen3-8B, 508k own answers
+    (5_000, 1.45, 1.5),  # vllm-project/speculators, examples: Llama-3-8B and Qwen3-8B
+    (50_000, 1.9, 1.95),  # sgl-project/SpecForge issue 128: 1.94 on GSM8K, ShareGPT, 5 epochs
+    (500_000, 2.8, 3.0),  # vllm-project/speculators pull 610: 2.82 to 3.02, Qwen3-8B, 508k own answers
 )
-"""Measured by others, with other trainers, on chat by targets of 8 billion parameters. eyas has no such curve yet."""
+"""Published results: (conversations of training, lowest, highest acceptance length of a chain of 5 tokens).
+
+Measured by others, with other trainers, on chat by targets of 8 billion parameters. eyas has no such curve yet.
+"""
 
 
 @dataclass(frozen=True)
@@ -201,9 +191,6 @@ class Expectation:
 
 def expected_acceptance(conversations: float) -> Expectation:
     """Interpolates POINTS linearly over the logarithm of the conversations. Outside them it returns the nearest one."""
-    first, last = POINTS[0].conversations, POINTS[-1].conversations
-    logarithms = [math.log(point.conversations) for point in POINTS]
-    x = math.log(min(max(conversations, first), last))
-    low = float(np.interp(x, logarithms, [point.low for point in POINTS]))
-    high = float(np.interp(x, logarithms, [point.high for point in POINTS]))
-    return Expectation(low, high, first <= conversations <= last)
+    counts, *bounds = zip(*POINTS, strict=True)
+    low, high = (float(np.interp(np.log(max(conversations, 1)), np.log(counts), bound)) for bound in bounds)
+    return Expectation(low, high, counts[0] <= conversations <= counts[-1])

@@ -86,18 +86,9 @@ class PromptsConfig:
 
     def without_runtime_keys(self) -> "PromptsConfig":
         """Returns the configuration with default paths and default workers: only keys that change the output differ."""
-        return replace(
-            self,
-            source=None,
-            sources=(),
-            production=None,
-            policy=None,
-            decontaminate=(),
-            workers=None,
-            executor="local",
-            world=1,
-            privacy=replace(self.privacy, key_file=None),
-        )
+        unset = dict.fromkeys(("source", "production", "policy", "workers"))
+        privacy = replace(self.privacy, key_file=None)
+        return replace(self, **unset, sources=(), decontaminate=(), executor="local", world=1, privacy=privacy)
 
     def settings(self) -> dict[str, object]:
         """Returns the entry `settings` of ledger.json: the keys of the rules that drop records."""

@@ -124,8 +124,8 @@ def _format_expectation(plan: Plan) -> Iterator[str]:
     if plan.expectation.inside:
         yield f"Expected acceptance length with {count}: {length}."
     else:
-        few = plan.amounts.num_prompts < POINTS[0].conversations
-        nearest = f"{'fewest' if few else 'most'} measured, {POINTS[0 if few else -1].conversations:,}"
+        few = plan.amounts.num_prompts < POINTS[0][0]
+        nearest = f"{'fewest' if few else 'most'} measured, {POINTS[0 if few else -1][0]:,}"
         yield f"Expected acceptance length with {count}: unknown. The {nearest}, gave {length}."
     yield (
         "These figures are not from eyas: others measured them, with chains of 5, chat data, targets of 8 billion "

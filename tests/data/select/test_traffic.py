@@ -108,7 +108,7 @@ def test_what_cannot_be_filled_is_reported_and_comes_from_the_same_topic_first(f
     cells, lengths = traffic.assign_cells([pool[place] for place in kept]), lengths_of(pool)[kept]
     selection = traffic.select(cells, lengths, 300, seed=0)
     assert len(selection.indices) == 300
-    short_by = sum(cell.wanted - cell.available for cell in selection.shortfalls)
+    short_by = sum(cell["wanted"] - cell["got"] for cell in selection.shortfalls)
     assert 40 <= short_by <= 80  # a fifth of 300, and some cells of other tasks
     assert selection.after.tv == pytest.approx(0.2, abs=0.07)
     # Three cells that the pool has, two of one topic: the quota of the short one goes to its own topic.
@@ -124,8 +124,8 @@ def test_what_cannot_be_filled_is_reported_and_comes_from_the_same_topic_first(f
     selection = made.select(cells, np.full(len(cells), 10), 40, seed=0)
     assert np.bincount(cells[selection.indices])[[0, 1, bins]].tolist() == [2, 28, 10]
     (shortfall,) = selection.shortfalls
-    assert (shortfall.topic, shortfall.wanted, shortfall.available) == (0, 30, 2)
-    assert shortfall.min_chars == 0
+    assert shortfall["cell"].startswith("topic 1, 0 to ")
+    assert (shortfall["wanted"], shortfall["got"]) == (30, 2)
 
 
 def test_without_a_limit_the_choice_is_as_large_as_the_mix_allows(fitted):

@@ -248,20 +248,16 @@ class ShardWriter:
         message = self._decode_message(token_ids, event.finish) if event.message is None else event.message
         counts: dict[str, int] = {}
         if self._scan is not None:
-            (counts,) = self._scan.scan(
-                ["\n".join(message_texts(message))], [prompt.tags.get("language", DEFAULT_LANGUAGE)]
-            )
+            text, language = "\n".join(message_texts(message)), prompt.tags.get("language", DEFAULT_LANGUAGE)
+            (counts,) = self._scan.scan([text], [language])
         if any(counts.get(kind) for kind in self._config.drop_private):
             return WithheldAnswer(counts)
         return KeptAnswer(Turn(token_ids, (True,) * len(token_ids), event.finish, event.ids_source), message, counts)
 
     def _decode_message(self, token_ids: tuple[int, ...], finish: Finish) -> Message:
         """Returns the answer's text as a message, without special tokens, so that it cannot start another turn."""
-        text = self._responder.tokenizer.decode(
-            list(token_ids[:-1] if finish == "stop" else token_ids),
-            skip_special_tokens=True,
-            clean_up_tokenization_spaces=False,
-        )
+        ids, tokenizer = list(token_ids[:-1] if finish == "stop" else token_ids), self._responder.tokenizer
+        text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return Message("assistant", text)
 

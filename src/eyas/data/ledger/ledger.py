@@ -130,11 +130,7 @@ class PromptLedger(_Ledger):
         kinds = sorted({*self.replaced, *self.refused})
         dropped = self.gates | Counter(selection=self.over_limit)
         return {
-            "came": self.came,
-            "kept": self.kept,
-            "over_limit": self.over_limit,
-            "answers_thrown_away": self.answers_thrown_away,
-            "pictures": self.pictures,
+            **{name: count for name, count in vars(self).items() if isinstance(count, int)},
             "shapes": dict(sorted(self.shapes.items())),
             "dropped": {
                 reason: {"count": count, "lines": self.examples[reason]}

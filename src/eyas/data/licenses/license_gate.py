@@ -13,18 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eyas.base.errors import InputError
+from eyas.data.licenses import license_metadata as metadata
 from eyas.data.licenses.acknowledgements import Acknowledgement, PendingClaim, find_acknowledgement
-from eyas.data.licenses.license_metadata import (
-    LICENSE_FILE,
-    Expression,
-    SourceClaim,
-    TargetClaim,
-    digest_license_text,
-    digest_texts,
-    find_card_license,
-    find_license_link,
-    parse_expression,
-)
+from eyas.data.licenses.license_metadata import Expression, SourceClaim, TargetClaim, digest_texts, find_license_link
 from eyas.data.licenses.license_policy import Fact, KnownDataset, LicensePolicy, Verdict, strictest
 
 HUMAN_CREATORS = {"crowdsourced", "expert-generated"}  # values of `language_creators` on the hub's cards
@@ -191,7 +182,7 @@ class LicenseGate:
             gates = ("gated", "extra_gated_prompt", "extra_gated_fields")
             if any(claim.card.get(key) for key in gates):
                 findings.append(Finding("acknowledge", "the dataset is gated: its download means accepting terms"))
-        digest = digest_license_text(texts)
+        digest = metadata.digest_license_text(texts)
         pending = PendingClaim("prompts", claim.name, claim.dataset, str(expression), ids, digest, claim.revision)
         return Assessment(pending, tuple(findings), digest_texts(texts), find_license_link(claim.card))
 
@@ -202,7 +193,7 @@ class LicenseGate:
         fix = "Set target.license=SPDX-ID, for example target.license=MIT"
         for family in (families or by_type)[:1]:
             fix += f". Targets of the family {family.name} had {family.license} on {family.fact.looked_up}: check yours"
-        texts = {name: text for name, text in claim.texts.items() if LICENSE_FILE.fullmatch(name)}
+        texts = {name: text for name, text in claim.texts.items() if metadata.LICENSE_FILE.fullmatch(name)}
         expression, ids, findings = self._assess_statements(f"target {claim.name}", claim, texts, "targets", fix)
         for family in families:
             findings.append(Finding("allow", f"its name belongs to {family.name}", family.fact))
@@ -210,7 +201,7 @@ class LicenseGate:
                 # A fine-tune's card may name a milder license than its base model allows.
                 findings += self._assess_licenses((family.license,), "targets")
                 ids = (*ids, family.license)
-        digest = digest_license_text(claim.texts)
+        digest = metadata.digest_license_text(claim.texts)
         pending = PendingClaim("target", claim.name, None, str(expression), ids, digest, claim.revision)
         return Assessment(pending, tuple(findings), digest_texts(claim.texts), find_license_link(claim.card))
 
@@ -236,7 +227,7 @@ class LicenseGate:
         recognized = dict.fromkeys(name for text in texts.values() for name in self.policy.tables.recognize(text))
         statements = {
             "the recipe": (claim.license or "").strip(),
-            "the card": find_card_license(claim.card) or "",
+            "the card": metadata.find_card_license(claim.card) or "",
             "the license's text": " AND ".join(recognized),
         }
         statements = {place: stated for place, stated in statements.items() if stated}
@@ -247,13 +238,13 @@ class LicenseGate:
         def verdict(name: str) -> Verdict:
             return self.policy.verdicts[table].get(name, "deny")
 
-        expression = parse_expression(stated, owner, self.policy)
+        expression = metadata.parse_expression(stated, owner, self.policy)
         ids = expression.select_ids(verdict)
         findings = self._assess_licenses(ids, table)
         for place, other in others:
             reason = f"{first} says {expression}, but {place} says {other}"
             try:
-                extra = parse_expression(other, owner, self.policy).select_ids(verdict)
+                extra = metadata.parse_expression(other, owner, self.policy).select_ids(verdict)
             except InputError:
                 findings.append(Finding("acknowledge", reason))  # "other", "unknown", or an unknown license
                 continue

@@ -147,20 +147,12 @@ def _match_production(
         distance = model.measure_distance(cells[sources == index], lengths[sources == index])
         by_source[job.sources[index].name] = distance.to_json()
     selected = model.select(cells, lengths, config.limit, config.seed)
-    shortfall = [
-        {
-            "cell": f"topic {short.topic + 1}, {short.min_chars} to {short.max_chars or 'any number of'} characters",
-            "wanted": short.wanted,
-            "got": short.available,
-        }
-        for short in selected.shortfalls
-    ]
     return numbers[selected.indices], {
         "production": {"prompts": len(production)},
         "sources": by_source,
         "before": selected.before.to_json(),
         "after": selected.after.to_json(),
-        "shortfall": shortfall,
+        "shortfall": selected.shortfalls,
     }
 
 

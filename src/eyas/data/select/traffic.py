@@ -55,32 +55,13 @@ class TrafficDistance:
 
 
 @dataclass(frozen=True)
-class Shortfall:
-    """A cell (topic and length bin) with too few prompts in the pool. Prompts of the nearest cells fill the gap.
-
-    Attributes:
-        topic: The index of the topic.
-        min_chars: The lower end of the length bin.
-        max_chars: The upper end of the length bin; None if it has none.
-        wanted: The number of prompts that the cell should get.
-        available: The number of prompts of the pool in the cell.
-    """
-
-    topic: int
-    min_chars: int
-    max_chars: int | None
-    wanted: int
-    available: int
-
-
-@dataclass(frozen=True)
 class TrafficSelection:
     """The result of `TrafficModel.select`."""
 
     indices: np.ndarray  # int64, sorted, into the pool
     before: TrafficDistance  # of the whole pool
     after: TrafficDistance  # of the selected prompts
-    shortfalls: tuple[Shortfall, ...]
+    shortfalls: list[dict[str, Any]]  # cells with too few prompts in the pool; nearest cells fill the gap
 
 
 def sample_texts(texts: Iterable[tuple[str, str]], size: int, seed: int) -> list[str]:
@@ -188,7 +169,7 @@ class TrafficModel:
             indices,
             before=self.measure_distance(cells, lengths),
             after=self.measure_distance(cells[indices], lengths[indices]),
-            shortfalls=tuple(self._shortfall(int(cell), wanted, available) for cell in short),
+            shortfalls=[self._shortfall(int(cell), wanted, available) for cell in short],
         )
 
     @property
@@ -249,11 +230,13 @@ class TrafficModel:
             if number == 0:
                 return
 
-    def _shortfall(self, cell: int, wanted: np.ndarray, available: np.ndarray) -> Shortfall:
+    def _shortfall(self, cell: int, wanted: np.ndarray, available: np.ndarray) -> dict[str, Any]:
+        """Returns the name of a cell, its quota (`wanted`), and the number of its prompts in the pool (`got`)."""
         topic, own_bin = divmod(cell, self._num_bins)
         low = int(self.edges[own_bin - 1]) if own_bin else 0
-        high = int(self.edges[own_bin]) - 1 if own_bin < len(self.edges) else None
-        return Shortfall(topic, low, high, int(wanted[cell]), int(available[cell]))
+        high = int(self.edges[own_bin]) - 1 if own_bin < len(self.edges) else "any number of"
+        name = f"topic {topic + 1}, {low} to {high} characters"
+        return {"cell": name, "wanted": int(wanted[cell]), "got": int(available[cell])}
 
 
 def _apportion(exact: np.ndarray, total: int, first: np.ndarray | None = None) -> np.ndarray:

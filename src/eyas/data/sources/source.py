@@ -189,10 +189,8 @@ def open_source(
         return _open_grammar(config, source_index)
     paths, hub_directory = _find_files(config)
     if not paths:
-        problem = f"No prompt file matches {config.path}"
-        raise InputError(
-            problem, f"Name a file, or a directory or a pattern of files: {' '.join(file_formats.FILE_FORMATS)}"
-        )
+        fix = f"Name a file, or a directory or a pattern of files: {' '.join(file_formats.FILE_FORMATS)}"
+        raise InputError(f"No prompt file matches {config.path}", fix)
     columns = config.columns or ColumnsConfig()
     # A directory of texts has a prompt a file; a text that is named has a prompt a line.
     is_named = config.path.startswith(HUB) or paths[0].name == posixpath.basename(config.path)
@@ -292,16 +290,10 @@ def _download_dataset(config: SourceConfig) -> Path:
     from huggingface_hub import snapshot_download
 
     endings = [ending + packed for ending in file_formats.FILE_FORMATS for packed in ("", *COMPRESSIONS)]
-    patterns = [config.files] if config.files else [f"*{ending}" for ending in endings]
+    data = [config.files] if config.files else [f"*{ending}" for ending in endings]
+    name, patterns = config.path.removeprefix(HUB), [*data, "README.md", "LICEN*"]
     try:
-        return Path(
-            snapshot_download(
-                config.path.removeprefix(HUB),
-                repo_type="dataset",
-                revision=config.revision,
-                allow_patterns=[*patterns, "README.md", "LICEN*"],
-            )
-        )
+        return Path(snapshot_download(name, repo_type="dataset", revision=config.revision, allow_patterns=patterns))
     except Exception as error:  # the hub client raises many unrelated classes, all meaning "not available"
         problem = f"The hub does not provide {config.path} at revision {config.revision} ({type(error).__name__})"
         fix = "Check the id, the revision and your access, or download the dataset and name its files"

@@ -4,25 +4,18 @@ import random
 from pathlib import Path
 
 from eyas.base.config import load_toml
-from eyas.evalsets.template_grammar import (
-    MONTHS,
-    NAMES,
-    TONES,
-    TOPICS,
-    TOWNS,
-    WEEKDAYS,
-    Messages,
-    TemplateGrammar,
-    draw_words,
-)
+from eyas.evalsets import template_grammar as lexicon
+from eyas.evalsets.template_grammar import Messages, TemplateGrammar, draw_words
 
 TEMPLATES = load_toml(Path(__file__).with_suffix(".toml"))
 
 
 def write_chat(rng: random.Random) -> Messages:
     """Returns one conversation in the OpenAI form: a system message, then two or three turns."""
-    topic, tone = rng.choice(TOPICS), rng.choice(TONES)
-    facts = draw_words(rng, name=NAMES, town=TOWNS, month=MONTHS, weekday=WEEKDAYS, number=range(3, 61))
+    topic, tone = rng.choice(lexicon.TOPICS), rng.choice(lexicon.TONES)
+    facts = draw_words(
+        rng, name=lexicon.NAMES, town=lexicon.TOWNS, month=lexicon.MONTHS, weekday=lexicon.WEEKDAYS, number=range(3, 61)
+    )
     grammar = TemplateGrammar(rng, tone, {**topic, **facts, "tone": tone})
     messages = [{"role": "system", "content": grammar.expand(rng.choice(TEMPLATES["system"]))}]
     for turn in range(rng.choice((2, 2, 3))):

@@ -4,18 +4,8 @@ import random
 from pathlib import Path
 
 from eyas.base.config import load_toml
-from eyas.evalsets.template_grammar import (
-    MONTHS,
-    NAMES,
-    TONES,
-    TOPICS,
-    TOWNS,
-    WEEKDAYS,
-    Messages,
-    TemplateGrammar,
-    draw_topic,
-    draw_words,
-)
+from eyas.evalsets import template_grammar as lexicon
+from eyas.evalsets.template_grammar import Messages, TemplateGrammar, draw_topic, draw_words
 
 TEMPLATES = load_toml(Path(__file__).with_suffix(".toml"))
 EXTRACTION, SUMMARY, PASSAGES = (TEMPLATES[family] for family in ("extraction", "summary", "passages"))
@@ -25,11 +15,11 @@ EXTRACTION, SUMMARY, PASSAGES = (TEMPLATES[family] for family in ("extraction", 
 
 def write_extraction(rng: random.Random) -> Messages:
     """Returns one note and one JSON object with five to eight keys, in the order asked for."""
-    topic, tone = rng.choice(TOPICS), rng.choice(TONES)
-    name, other = rng.sample(NAMES, 2)
+    topic, tone = rng.choice(lexicon.TOPICS), rng.choice(lexicon.TONES)
+    name, other = rng.sample(lexicon.NAMES, 2)
     words = {**draw_topic(rng, topic), "tone": tone, "name": name, "other": other}
     numbers = {"day": range(1, 29), "number": range(2, 91), "price": range(5, 901)}
-    words |= draw_words(rng, town=TOWNS, month=MONTHS, weekday=WEEKDAYS, **numbers)
+    words |= draw_words(rng, town=lexicon.TOWNS, month=lexicon.MONTHS, weekday=lexicon.WEEKDAYS, **numbers)
     grammar = TemplateGrammar(rng, tone, words)
     note = [grammar.expand(EXTRACTION["first_line"])]
     note += [grammar.expand(line) for line in rng.sample(EXTRACTION["note"], rng.choice((2, 3, 4)))]
@@ -57,11 +47,11 @@ def _write_value(grammar: TemplateGrammar, key: str) -> str:
 
 def write_summary(rng: random.Random) -> Messages:
     """Returns a conversation: the user sends a report to summarize, and the assistant answers with the summary."""
-    topic, tone = rng.choice(TOPICS), rng.choice(TONES)
-    name, other = rng.sample(NAMES, 2)
-    month, following = rng.sample(MONTHS, 2)
+    topic, tone = rng.choice(lexicon.TOPICS), rng.choice(lexicon.TONES)
+    name, other = rng.sample(lexicon.NAMES, 2)
+    month, following = rng.sample(lexicon.MONTHS, 2)
     words = {**draw_topic(rng, topic), "tone": tone, "name": name, "other": other, "month": month, "next": following}
-    words |= draw_words(rng, town=TOWNS, weekday=WEEKDAYS, number=range(2, 91), price=range(20, 901))
+    words |= draw_words(rng, town=lexicon.TOWNS, weekday=lexicon.WEEKDAYS, number=range(2, 91), price=range(20, 901))
     grammar = TemplateGrammar(rng, tone, words)
     report = [grammar.expand(rng.choice(SUMMARY["report_opening"]))]
     report += [grammar.expand(line) for line in rng.sample(SUMMARY["report"], rng.choice((5, 6, 7, 8)))]
@@ -86,15 +76,17 @@ def draw_size(rng: random.Random) -> tuple[int, int]:
 
 def write_passages(rng: random.Random, size: tuple[int, int] = LONG_SIZE) -> Messages:
     """Returns one chronicle with a question, and an answer of three to five sentences."""
-    tone = rng.choice(TONES)
-    people = rng.sample(NAMES, rng.randint(*size))
+    tone = rng.choice(lexicon.TONES)
+    people = rng.sample(lexicon.NAMES, rng.randint(*size))
     subject = people[rng.randrange(len(people))]
     paragraphs, subject_words = [], {}
     for name in people:
-        topic = rng.choice(TOPICS)
-        facts = {"name": name, "friend": rng.choice([other for other in NAMES if other not in people])}
-        facts |= draw_words(rng, town=TOWNS, **{word: topic[word] for word in ("person", "thing", "place")})
-        facts |= draw_words(rng, weekday=WEEKDAYS, month=MONTHS, number=range(2, 91), price=range(20, 901))
+        topic = rng.choice(lexicon.TOPICS)
+        facts = {"name": name, "friend": rng.choice([other for other in lexicon.NAMES if other not in people])}
+        facts |= draw_words(rng, town=lexicon.TOWNS, **{word: topic[word] for word in ("person", "thing", "place")})
+        facts |= draw_words(
+            rng, weekday=lexicon.WEEKDAYS, month=lexicon.MONTHS, number=range(2, 91), price=range(20, 901)
+        )
         facts |= draw_words(rng, verb=topic["verb"], quality=topic["quality"])
         entry = rng.sample(PASSAGES["entry"], rng.choice((5, 6, 7)))
         lines = [TemplateGrammar(rng, tone, facts).expand(line) for line in entry]
