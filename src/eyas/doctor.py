@@ -7,6 +7,7 @@ current files of earlier stages with the settings of recipe.toml. It also checks
 tokenizer and chat template.
 """
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -67,12 +68,10 @@ def examine_machine() -> Finding:
 
 def _is_head(directory: Path) -> bool:
     """Returns True if the directory contains a head. With a damaged config.json: True if it has no tokenizer."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         raw = json.loads((directory / CONFIG_FILE).read_bytes())
         if isinstance(raw, dict) and is_head_config(raw):
             return True
-    except (OSError, ValueError):
-        pass
     return not any(directory.glob("tokenizer*"))
 
 

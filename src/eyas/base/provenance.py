@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -50,10 +50,7 @@ def digest_file(path: Path | StoragePath) -> str:
     """Returns `sha256:<hex>` of a file, read in parts. Raises InputError if the file cannot be read."""
     try:
         with StoragePath.of(path).open() as file:
-            digest = hashlib.sha256()
-            while part := file.read(1 << 20):
-                digest.update(part)
-            return f"sha256:{digest.hexdigest()}"
+            return f"sha256:{hashlib.file_digest(cast(Any, file), 'sha256').hexdigest()}"
     except OSError as error:
         problem = f"{path} cannot be read ({error.strerror or type(error).__name__})"
         raise InputError(problem, "Check the path") from None

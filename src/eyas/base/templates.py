@@ -14,6 +14,5 @@ def template_environment(package: str, path: str = "templates", **options: Any) 
         options: Further options of jinja2.Environment.
     """
     loader = jinja2.PackageLoader(package, path)
-    return jinja2.Environment(
-        loader=loader, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, **options
-    )
+    options |= {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
+    return jinja2.Environment(loader=loader, **options)

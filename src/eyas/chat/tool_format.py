@@ -264,6 +264,5 @@ def load_families() -> tuple[ToolFamily, ...]:
 def _reads_example(family: ToolFamily, text: str) -> bool:
     parser = ToolCallParser(family.template, [EXAMPLE_TOOL], python=family.python)
     calls = (parser.feed(text) + parser.finish()).calls
-    return [(call.name, json.loads(call.arguments)) for call in calls] == [
-        (EXAMPLE.name, json.loads(EXAMPLE.arguments))
-    ]
+    expected = [(EXAMPLE.name, json.loads(EXAMPLE.arguments))]
+    return [(call.name, json.loads(call.arguments)) for call in calls] == expected

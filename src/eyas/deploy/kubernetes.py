@@ -51,11 +51,9 @@ def build_serving(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
         "startup_attempts": startup_attempts(config.startup_s),
         "queue_metric": QUEUE_METRICS[launch.engine],
     }
-    limits = {"port": PORT, "pre_stop_s": PRE_STOP_S, "exit_s": EXIT_S}
+    limits = {"launch": launch, "port": PORT, "pre_stop_s": PRE_STOP_S, "exit_s": EXIT_S}
     labels = app_labels(launch.name, "serving")
-    objects = render_manifest(
-        "serving", config, launch.name, labels, app=launch.name, launch=launch, **values, **limits
-    )
+    objects = render_manifest("serving", config, launch.name, labels, app=launch.name, **values, **limits)
     return {f"{SERVING}/{name}.yaml": value for name, value in objects.items()}
 
 

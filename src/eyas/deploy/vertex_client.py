@@ -7,7 +7,7 @@ files is sent unchanged. The transport is REST, because REST works behind proxie
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar, cast
@@ -247,10 +247,9 @@ def _none_if_missing(call: Callable[[], Any]) -> Callable[[], Any | None]:
     from google.api_core.exceptions import NotFound
 
     def attempt() -> Any | None:
-        try:
+        with suppress(NotFound):
             return call()
-        except NotFound:
-            return None
+        return None
 
     return attempt
 

@@ -208,9 +208,8 @@ class AsyncEngine:
                 raise Draining("The server is shutting down", "Retry on another replica")
             limit = self.engine.max_running + self.max_waiting
             if len(self._open) >= limit:
-                raise QueueFull(
-                    f"The server has {len(self._open)} open requests and takes at most {limit}", "Retry later"
-                )
+                problem = f"The server has {len(self._open)} open requests and takes at most {limit}"
+                raise QueueFull(problem, "Retry later")
             assert request.id not in self._open, "each request has a new id"
             self._open[request.id] = (RequestOutput(request), on_tokens)
 
@@ -249,12 +248,8 @@ class AsyncEngine:
             self._is_draining = True
             all_finished = self._changed.wait_for(lambda: not self._open, timeout_s)
 
-        def cancel_all(engine: Engine) -> None:
-            for request_id in list(self._open):
-                if engine.cancel(request_id) is not None:
-                    self._close(request_id)
-
-        self._inbox.put(cancel_all)
+        for request_id in list(self._open):
+            self.cancel(request_id)
         self._inbox.close()
         self._thread.join()
         self.engine.stream.close()

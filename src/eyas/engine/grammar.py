@@ -217,7 +217,6 @@ def _unsupported(what: str, message: str) -> InputError:
 
 
 def _unsupported_tokenizer(what: str) -> InputError:
-    return InputError(
-        f"llguidance cannot read {what}, so structured output is not available",
-        "Save the target with a fast tokenizer (tokenizer.json), or remove the grammar from the request",
-    )
+    problem = f"llguidance cannot read {what}, so structured output is not available"
+    fix = "Save the target with a fast tokenizer (tokenizer.json), or remove the grammar from the request"
+    return InputError(problem, fix)

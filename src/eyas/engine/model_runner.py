@@ -280,7 +280,8 @@ class ModelRunner:
             read.append(self._trace_BC(batch, rows, tree, accepted))
         logprobs = _logprobs_on_host(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
         broken = frozenset(self.sampler.broken_req_slots)
-        trees = _trees_on_host(tree, accepted) if batch.wants_trees and any(batch.drafts) else None
+        parts = (tree.tokens_BM, tree.parents_BM, tree.valid_BM, accepted.nodes_BS)
+        trees = VerifiedTrees(*map(to_host, parts)) if batch.wants_trees and any(batch.drafts) else None
         return RoundOutput(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, logprobs, broken, trees)
 
     def _trace_BC(self, batch: RoundBatch, rows: SamplerBatch, tree: Tree, accepted: AcceptedPath) -> Tensor:
@@ -371,11 +372,6 @@ def _logprobs_on_host(logits_TW: Tensor, rows_X: Tensor, tokens_X: Tensor, num_t
         return None
     found = compute_logprobs(logits_TW[rows_X], tokens_X, num_top)
     return Logprobs(to_host(found.token_logprobs_T), to_host(found.top_TN), to_host(found.top_ids_TN))
-
-
-def _trees_on_host(tree: Tree, accepted: AcceptedPath) -> VerifiedTrees:
-    parts = (tree.tokens_BM, tree.parents_BM, tree.valid_BM, accepted.nodes_BS)
-    return VerifiedTrees(*(to_host(part) for part in parts))
 
 
 def _forward_rows(nodes_BS: Tensor, rows_T: Tensor | None, shape: tuple[int, ...]) -> Tensor:

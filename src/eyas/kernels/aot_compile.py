@@ -38,7 +38,7 @@ from eyas.base.provenance import digest_bytes, digest_file, digest_json
 from eyas.kernels import attention_op as native
 from eyas.kernels import cpu_linear
 from eyas.kernels.attention_op import CompileError, cpp_compiler, exported_attention, load_operator
-from eyas.kernels.compiled_package import TOLERANCE, CompiledPackage, compare_with_graph
+from eyas.kernels.compiled_package import TOLERANCE, CompiledPackage, compare_with_graph, head_inputs, target_inputs
 from eyas.kernels.cpu_attention import LINEAR_HEADER
 from eyas.kernels.cpu_linear import can_pack, is_packed
 from eyas.kernels.dispatch import pack_head, pack_target
@@ -86,20 +86,6 @@ class _HeadGraph(torch.nn.Module):
         return self.head.step_with_logits(embeds_1TD, hidden_1TD, positions_1T, PackedAttention(exported_attention))
 
 
-def target_inputs(target: Target, rows: int) -> tuple[Tensor, ...]:
-    """Returns example inputs of `_TargetGraph` for `rows` tokens: arbitrary ids, and positions 0 to rows - 1."""
-    positions_1T = torch.arange(rows)[None]
-    return positions_1T * 7 % target.info.vocab_size, positions_1T
-
-
-def head_inputs(head: Head, rows: int) -> tuple[Tensor, ...]:
-    """Returns example inputs of `_HeadGraph` for `rows` tokens, drawn at random with a fixed seed."""
-    generator = torch.Generator().manual_seed(rows)
-    shape, dtype = (1, rows, head.config.hidden_size), head.norm.weight.dtype
-    embeds_1TD, hidden_1TD = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
-    return embeds_1TD, hidden_1TD, torch.arange(rows)[None]
-
-
 def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path) -> None:
     """Exports and compiles a graph, in about a minute, and writes the package.
 
@@ -133,16 +119,16 @@ class _CompileJob:
         config: The fields of the head's HeadConfig; None to compile a target.
         layers: The target's layers whose features are captured; empty for a head.
         dtype: The torch dtype of the weights, for example "bfloat16".
-        threads: The number of threads that the compiled forward uses.
         package: The .pt2 file to write.
+        threads: The number of threads that the compiled forward uses.
     """
 
     source: str
     config: dict[str, Any] | None
     layers: tuple[int, ...]
     dtype: str
-    threads: int
     package: str
+    threads: int = dataclasses.field(default_factory=torch.get_num_threads)
 
 
 def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False) -> bool:
@@ -252,14 +238,12 @@ def _processor() -> str:
 
 def _target_job(target: Target, package: Path) -> _CompileJob:
     layers = tuple(int(layer) for layer in target.aux_layer_ids)
-    return _CompileJob(
-        str(target.directory), None, layers, _name(target.model.dtype), torch.get_num_threads(), str(package)
-    )
+    return _CompileJob(str(target.directory), None, layers, _name(target.model.dtype), str(package))
 
 
 def _head_job(head: Head, weights: Path, package: Path) -> _CompileJob:
-    config, dtype = dataclasses.asdict(head.config), _name(head.norm.weight.dtype)
-    return _CompileJob(str(weights), config, (), dtype, torch.get_num_threads(), str(package))
+    config = dataclasses.asdict(head.config)
+    return _CompileJob(str(weights), config, (), _name(head.norm.weight.dtype), str(package))
 
 
 def _name(dtype: torch.dtype) -> str:

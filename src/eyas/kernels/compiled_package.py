@@ -11,6 +11,8 @@ from torch import Tensor
 from eyas.kernels.attention_op import CompileError, attention_scope, load_operator
 from eyas.kernels.cpu_linear import is_packed
 from eyas.model.attention import AttentionParams, PackedAttentionFn, causal_attention
+from eyas.model.head import Head
+from eyas.model.target import Target
 
 CHECK_ROWS = (1, 2, 7, 40)
 # Relative error: bfloat16 rounds at other places when operators are fused.
@@ -63,6 +65,20 @@ def attend_to_text(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, para
     """Computes causal attention over the rows of one text, without KV memory."""
     q_1NTH, k_1GTH, v_1GTH = (part.transpose(0, 1)[None] for part in (q_TNH, k_TGH, v_TGH))
     return causal_attention(q_1NTH, k_1GTH, v_1GTH, params)[0].transpose(0, 1)
+
+
+def target_inputs(target: Target, rows: int) -> tuple[Tensor, Tensor]:
+    """Returns example inputs of a target's forward for `rows` tokens: arbitrary ids, and positions 0 to rows - 1."""
+    positions_1T = torch.arange(rows, device=target.model.device)[None]
+    return positions_1T * 7 % target.info.vocab_size, positions_1T
+
+
+def head_inputs(head: Head, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns example inputs of the head's step: embeddings, hidden states, positions; random with a fixed seed."""
+    generator, weight = torch.Generator().manual_seed(rows), head.norm.weight
+    shape = (1, rows, head.config.hidden_size)
+    embeds_1TD, hidden_1TD = (torch.randn(shape, generator=generator).to(weight) for _ in range(2))
+    return embeds_1TD, hidden_1TD, torch.arange(rows, device=weight.device)[None]
 
 
 def compare_with_graph(

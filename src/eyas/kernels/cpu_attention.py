@@ -37,9 +37,8 @@ LINKS = ("-Wl,--as-needed", *openmp(), "-lm")
 MORE = (LINEAR_HEADER.with_suffix(".c"), HEADER.with_name("cpu_thread_pool.c"))
 SOURCE = LibrarySource(HEADER.with_suffix(".c"), HEADERS, FLAGS, LINKS, MORE)
 # The library of prebuild.py: for any x86-64 with AVX2 instead of the building machine.
-PORTABLE = dataclasses.replace(
-    SOURCE, flags=tuple("-march=x86-64-v3" if flag == "-march=native" else flag for flag in FLAGS)
-)
+PORTABLE_FLAGS = tuple("-march=x86-64-v3" if flag == "-march=native" else flag for flag in FLAGS)
+PORTABLE = dataclasses.replace(SOURCE, flags=PORTABLE_FLAGS)
 PORTABLE_NEEDS = ("AVX2", "AVX512")  # torch's names of CPU capabilities
 PREBUILT_VARIABLE = "EYAS_CPU_OPERATOR"  # the library's path, for machines without a compiler
 TYPES = (torch.float32, torch.bfloat16)

@@ -31,7 +31,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from eyas.kernels.attention_op import CompileError, attention_params
-from eyas.kernels.compiled_package import TOLERANCE, attend_to_text, relative_error
+from eyas.kernels.compiled_package import TOLERANCE, attend_to_text, head_inputs, relative_error, target_inputs
 from eyas.model.attention import AttentionParams, PackedAttention, PackedAttentionFn
 from eyas.model.head import Head
 from eyas.model.submodules import find_layers, text_config
@@ -203,9 +203,8 @@ def _capture(call: _Call, inputs: list[Tensor], others: list[Tensor]) -> _Captur
         for dim in found:  # the first call, which has these inputs, compiles for any number of rows
             torch._dynamo.maybe_mark_dynamic(tensor, dim)
     # The kernels of the compiler, too, start before the previous one has ended, where the device can do that.
-    options: dict[str, Any] = (
-        {"triton.enable_pdl": True} if hasattr(torch._inductor.config.triton, "enable_pdl") else {}
-    )
+    can_start_early = hasattr(torch._inductor.config.triton, "enable_pdl")
+    options: dict[str, Any] = {"triton.enable_pdl": True} if can_start_early else {}
     return _Captured(torch.compile(exported.graph_module.forward, fullgraph=True, options=options), names)
 
 
@@ -293,7 +292,7 @@ class _LayeredForward:
 
 def _compile_head(head: Head) -> None:
     head.to(head.norm.weight.device)  # undoes `pack_projections`
-    examples = {rows: _head_inputs(head, rows) for rows in (*CHECK_ROWS, OTHER_ROWS)}
+    examples = {rows: head_inputs(head, rows) for rows in (*CHECK_ROWS, OTHER_ROWS)}
     wanted = {rows: head.step_with_logits(*examples[rows], PackedAttention(attend_to_text)) for rows in CHECK_ROWS}
     call = _Call(head, head.step_with_logits, (*examples[EXAMPLE_ROWS], PackedAttention(_captured_attention)), {})
     graph = _capture(call, list(examples[EXAMPLE_ROWS]), list(examples[OTHER_ROWS])).bind(head)
@@ -321,24 +320,13 @@ def _record_calls(target: Target, layers: nn.ModuleList, rows: int) -> list[tupl
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls.append((args, kwargs))
 
-    positions_1T = torch.arange(rows, device=target.model.device)[None]
     hooks = [layer.register_forward_pre_hook(record, with_kwargs=True) for layer in layers]
     try:
-        target.run_layers(
-            positions_1T * 7 % target.info.vocab_size, positions_1T, PackedAttention(attend_to_text), False
-        )
+        target.run_layers(*target_inputs(target, rows), PackedAttention(attend_to_text), False)
     finally:
         for hook in hooks:
             hook.remove()
     return calls
-
-
-def _head_inputs(head: Head, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    weight = head.norm.weight
-    generator = torch.Generator().manual_seed(rows)
-    shape = (1, rows, head.config.hidden_size)
-    embeds, hidden = (torch.randn(shape, generator=generator).to(weight.device, weight.dtype) for _ in range(2))
-    return embeds, hidden, torch.arange(rows, device=weight.device)[None]
 
 
 def _check(found: Tensor, wanted: Tensor, rows: int) -> None:

@@ -63,9 +63,8 @@ class AttentionMetadata:
         """Returns the metadata of a forward in which each request has the same number of rows."""
         total, count = len(slots_T), len(req_slots_B)
         starts_B1 = torch.arange(0, total + 1, total // count, dtype=torch.int32, device=slots_T.device)
-        return cls(
-            starts_B1, req_slots_B.int(), lengths_B.int(), slots_T, block_slots_BE, visible_TE, positions_T.int()
-        )
+        per_request = starts_B1, req_slots_B.int(), lengths_B.int()
+        return cls(*per_request, slots_T, block_slots_BE, visible_TE, positions_T.int())
 
 
 def dense_paged_attention(  # noqa: PLR0913, the operands of a kernel

@@ -44,9 +44,8 @@ try:
     import triton
     import triton.language as tl
 except ImportError:
-    raise InputError(
-        "The package triton, which compiles attention for CUDA, is missing", "Install the CUDA build of torch"
-    ) from None
+    problem = "The package triton, which compiles attention for CUDA, is missing"
+    raise InputError(problem, "Install the CUDA build of torch") from None
 
 from eyas.kernels.dependent_launch import await_previous, dependent_launch
 

@@ -68,10 +68,7 @@ class FutureMap:
     def new_head_state(self, hidden_size: int, draft_vocab_size: int, weight: Tensor) -> HeadState:
         """Adds a HeadState for another head and returns it. It has the device and dtype of `weight`."""
         num_req_slots = len(self.lengths_R)
-        state = HeadState(
-            torch.zeros(num_req_slots, hidden_size, dtype=weight.dtype, device=weight.device),
-            torch.zeros(num_req_slots, draft_vocab_size, dtype=weight.dtype, device=weight.device),
-        )
+        state = HeadState(*(weight.new_zeros(num_req_slots, size) for size in (hidden_size, draft_vocab_size)))
         state.poisoned = self._poisoned
         self.head_states.append(state)
         return state

@@ -115,11 +115,9 @@ class KVCacheManager:
         if own is None:
             self.prefix_cache.unlock(hit.node)
             return None
-        shared = len(hit.slots)
+        shared, unread = len(hit.slots), self._num_unread(hit.slots, drafter)
         slots = np.concatenate((hit.slots, own))
-        allocation = KVAllocation(
-            self._free_req_slots.pop(), hit.node, slots, shared, self._num_unread(hit.slots, drafter), drafter
-        )
+        allocation = KVAllocation(self._free_req_slots.pop(), hit.node, slots, shared, unread, drafter)
         self._write(allocation.req_slot, 0, allocation.slots)
         return allocation
 
@@ -156,11 +154,8 @@ class KVCacheManager:
             allocation.slots[:count] = hit.slots
         self.prefix_cache.lock(hit.node)
         self.prefix_cache.unlock(allocation.node)
-        allocation.node, allocation.num_shared, allocation.draft_lag_tokens = (
-            hit.node,
-            count,
-            self._num_unread(hit.slots, allocation.drafter),
-        )
+        allocation.node, allocation.num_shared = hit.node, count
+        allocation.draft_lag_tokens = self._num_unread(hit.slots, allocation.drafter)
 
     def mark_read(self, allocation: KVAllocation) -> None:
         """Marks all shared columns as read by the drafter. The caller must launch that read before later work."""

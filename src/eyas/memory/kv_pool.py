@@ -43,9 +43,7 @@ class KVPool:
         """
         num_layers, num_kv_heads, head_dim = shape
         self.num_slots = num_slots
-        self.kv = torch.zeros(
-            (num_layers, 2, num_slots + 1, num_kv_heads, head_dim), dtype=weight.dtype, device=weight.device
-        )
+        self.kv = weight.new_zeros((num_layers, 2, num_slots + 1, num_kv_heads, head_dim))
         self.req_to_token_RC = torch.zeros(table, dtype=torch.int32, device=weight.device)
         self.staging = Staging(weight.device)
         self.aux_ZL: Tensor | None = None

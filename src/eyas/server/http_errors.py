@@ -120,8 +120,7 @@ def install_error_handlers(app: FastAPI, request_models: Mapping[str, type[BaseM
 
     async def on_validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        model = request_models[request.url.path]
-        return to_validation_error(error.errors(), error.body, model).response()
+        return to_validation_error(error.errors(), error.body, request_models[request.url.path]).response()
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

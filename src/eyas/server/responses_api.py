@@ -10,7 +10,7 @@ A stream begins with response.created and ends with response.completed, .incompl
 
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal
 
@@ -285,21 +285,19 @@ class ResponsesBuilder:
 
 async def stream_response_events(generation: Generation, builder: ResponsesBuilder) -> AsyncIterator[bytes]:
     """Yields the server-sent events of a submitted generation."""
-    for event in builder.begin():
-        yield _to_bytes(event)
+    yield _to_bytes(builder.begin())
     try:
         async for delta in generation.deltas():
-            for event in builder.continue_with(delta, generation):
-                yield _to_bytes(event)
-        for event in builder.end(generation.usage, generation.finished_outputs):
-            yield _to_bytes(event)
+            if events := _to_bytes(builder.continue_with(delta, generation)):
+                yield events
+        yield _to_bytes(builder.end(generation.usage, generation.finished_outputs))
     except ApiError as error:
-        for event in builder.fail(error):
-            yield _to_bytes(event)
+        yield _to_bytes(builder.fail(error))
 
 
-def _to_bytes(event: dict[str, Any]) -> bytes:
-    return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
+def _to_bytes(events: Iterable[dict[str, Any]]) -> bytes:
+    texts = (f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n" for event in events)
+    return "".join(texts).encode()
 
 
 def _describe(body: ResponsesRequest) -> dict[str, Any]:

@@ -8,7 +8,7 @@ POST /tokenize      GET /v1/models  /health  /ready  /metrics  /ui      Vertex A
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
@@ -133,7 +133,13 @@ class Api:
         self.model = ServedModel(options.served_name, target.tokenizer, async_engine.max_draft_tokens)
         context = async_engine.engine.max_context
         self.metrics = ServerMetrics(options.served_name, lambda: async_engine.stats(), context, observers)
-        self.created = int(time.time())
+        self.card = responses.ModelCard(
+            id=options.served_name,
+            object="model",
+            created=int(time.time()),
+            owned_by="eyas",
+            max_model_len=self.parser.context,
+        )
         self._parser_thread = ThreadPoolExecutor(1, "request-parser")
 
     def build_app(self) -> AuthMiddleware:
@@ -210,12 +216,8 @@ class Api:
         call = await self._prepare(body.to_chat())
         assert isinstance(call.builder, ChatResponseBuilder), type(call.builder)
         builder = ResponsesBuilder(body, call.builder)
-        if not body.stream:
-            (content,) = await self._run_all([replace(call, build_response=builder.build_response)], request)
-            return Response(content, media_type="application/json")
-        call.generation.submit()
-        events = stream_response_events(call.generation, builder)
-        return EventStreamResponse(events, lambda: self._finish([call], request))
+        events = stream_response_events(call.generation, builder) if body.stream else None
+        return await self._respond(replace(call, build_response=builder.build_response), events, request)
 
     async def tokenize(self, body: TokenizeRequest) -> Response:
         """Returns the token ids of a prompt or of rendered messages."""
@@ -234,21 +236,12 @@ class Api:
 
     async def models(self) -> Response:
         """Returns the served model."""
-        return _json(responses.ModelList(object="list", data=[self._card()]))
+        return _json(responses.ModelList(object="list", data=[self.card]))
 
     async def model_card(self, name: str) -> Response:
         """Returns the served model by its name."""
         check_model(name, self.options.served_name)
-        return _json(self._card())
-
-    def _card(self) -> responses.ModelCard:
-        return responses.ModelCard(
-            id=self.options.served_name,
-            object="model",
-            created=self.created,
-            owned_by="eyas",
-            max_model_len=self.parser.context,
-        )
+        return _json(self.card)
 
     async def health(self) -> Response:
         """Returns 200 while the engine works, and 503 after it has failed; the server must then be restarted."""
@@ -279,11 +272,15 @@ class Api:
     async def _generate(self, body: GenerationRequest, request: Request) -> Response:
         self._require_ready()
         call = await self._prepare(body)
-        if not body.stream:
+        events = stream_events(call.generation, call.builder, body.stream_options) if body.stream else None
+        return await self._respond(call, events, request)
+
+    async def _respond(self, call: _PreparedCall, events: AsyncIterator[bytes] | None, request: Request) -> Response:
+        """Submits a call. Streams its events, or waits for its response body if there are none."""
+        if events is None:
             (content,) = await self._run_all([call], request)
             return Response(content, media_type="application/json")
         call.generation.submit()
-        events = stream_events(call.generation, call.builder, body.stream_options)
         return EventStreamResponse(events, lambda: self._finish([call], request))
 
     async def _prepare(self, body: GenerationRequest) -> _PreparedCall:
@@ -304,11 +301,10 @@ class Api:
         """Submits all calls or none, and returns their response bodies in order."""
 
         async def collect() -> list[bytes]:
-            bodies = []
-            for call in calls:  # the engine runs them all at once
-                outputs = await call.generation.collect()
-                bodies.append(call.build_response(outputs, call.generation.usage).json_bytes())
-            return bodies
+            return [  # the engine runs them all at once
+                call.build_response(await call.generation.collect(), call.generation.usage).json_bytes()
+                for call in calls
+            ]
 
         for number, call in enumerate(calls):
             try:
@@ -333,16 +329,12 @@ class Api:
         counts = (sum(usage.prompt_tokens for usage in usages), sum(usage.completion_tokens for usage in usages))
         is_complete = len(outputs) == sum(len(generation.requests) for generation in generations)
         record.add_outputs(*counts, outputs, is_complete)
-        for generation in generations:
+        for call, generation in zip(calls, generations, strict=True):
             self.metrics.requests.observe_call(generation.finished_outputs, generation.num_choices)
-            for output, last_s in zip(generation.outputs, generation.last_times_s, strict=True):
+            for index, output in enumerate(generation.outputs):
                 if output is None:
-                    self.metrics.requests.count_aborted(last_s is not None)
-        if self.options.observer is None:
-            return
-        for call in calls:
-            for index, output in enumerate(call.generation.outputs):
-                if output is not None:
+                    self.metrics.requests.count_aborted(generation.last_times_s[index] is not None)
+                elif self.options.observer is not None:
                     self.options.observer.observe(call.body, index, output)
 
     async def _on_parser_thread(self, parse: Callable[..., Result], *arguments: object) -> Result:

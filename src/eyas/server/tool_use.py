@@ -95,9 +95,8 @@ class AnswerParser:
     def message(self, text: str) -> dict[str, Any]:
         """Returns the keys of a message for a whole answer."""
         parsed = self._parse(text, is_last=True)
-        message: dict[str, Any] = _texts(parsed) | {
-            "content": parsed.content or (None if parsed.calls or parsed.reasoning else "")
-        }
+        content = parsed.content or (None if parsed.calls or parsed.reasoning else "")
+        message: dict[str, Any] = _texts(parsed) | {"content": content}
         calls = [self._call(number, call) for number, call in enumerate(parsed.calls)]
         return message | ({"tool_calls": calls} if calls else {})
 

@@ -58,9 +58,8 @@ class AcceptancePrior:
             InputError: The key `arms` does not have the form that `eyas eval` writes.
         """
         arms = (acceptance or {}).get("arms", {})
-        problem = InputError(
-            "The key `arms` of acceptance.json has a wrong form", "Run `eyas eval` again, or remove it"
-        )
+        fix = "Run `eyas eval` again, or remove it"
+        problem = InputError("The key `arms` of acceptance.json has a wrong form", fix)
         try:
             by_depth = {name: tuple(map(float, arm["by_depth"])) for name, arm in arms.items()}
         except (AttributeError, KeyError, TypeError, ValueError):

@@ -119,7 +119,6 @@ def trace_from_row(arm: Arm, context: int, length: int, row: list[int]) -> Accep
         row: the request's row of `trace_BC`. It may be empty for a chain, whose trace follows from `length`.
     """
     if arm.is_chain:
-        return AcceptanceTrace(
-            arm, context, tuple(range(2, length + 1)), chain_accepted=length - 1, chain_offered=arm.depth
-        )
+        nodes = tuple(range(2, length + 1))
+        return AcceptanceTrace(arm, context, nodes, chain_accepted=length - 1, chain_offered=arm.depth)
     return AcceptanceTrace(arm, context, tuple(row[: length - 1]), chain_accepted=row[-2], chain_offered=row[-1])
