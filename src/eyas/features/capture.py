@@ -37,16 +37,8 @@ from eyas.base.environment import poll, read_rank
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
 from eyas.base.storage import StoragePath
-from eyas.features import store
+from eyas.features import extract, store
 from eyas.features.examples import TextRow, assign_splits, load_texts, plan_shards, to_row_info
-from eyas.features.extract import (
-    ExtractedFeatures,
-    ReadFeatures,
-    Text,
-    extract_features,
-    launch_quantization,
-    not_finite_error,
-)
 from eyas.features.layout import Row, Split
 from eyas.features.quantize import (
     DESCRIPTIONS,
@@ -255,10 +247,10 @@ def _check_quantization_error(
     """
     rows: list[Row] = []
     tensors = _to_tensors(sample)
-    for features in extract_features([tensors], target, config.batch_tokens):
+    for features in extract.extract_features([tensors], target, config.batch_tokens):
         text = sample[features.index]
         if not (features.aux_TL.isfinite().all() and features.hidden_UD.isfinite().all()):
-            raise not_finite_error(text.id)
+            raise extract.not_finite_error(text.id)
         rows.append(Row(text.id, text.task, *tensors[features.index], features.aux_TL, features.hidden_UD))
     error = measure_quantization_error(rows, config.dtype, target)
     if progress:
@@ -282,11 +274,11 @@ def _capture_rows(
     groups = (_to_tensors(task.texts) for task in tasks if not config.online)
     owners = iter([task for task in tasks for _ in task.texts])
 
-    def launch(features: ExtractedFeatures) -> tuple[int, ReadFeatures]:
+    def launch(features: extract.ExtractedFeatures) -> tuple[int, extract.ReadFeatures]:
         shared = next(owners).texts[features.index].shared
-        return features.index, launch_quantization(features, config.dtype, shared)
+        return features.index, extract.launch_quantization(features, config.dtype, shared)
 
-    launched = _launch_one_batch_ahead(extract_features(groups, target, config.batch_tokens), launch)
+    launched = _launch_one_batch_ahead(extract.extract_features(groups, target, config.batch_tokens), launch)
     for task in tasks:
         rows = {i: StoredRow(*pair, (empty, empty), (empty, empty)) for i, pair in enumerate(_to_tensors(task.texts))}
         for index, read in islice(launched, len(rows)):
@@ -300,7 +292,7 @@ def _capture_rows(
 
 
 def _launch_one_batch_ahead(
-    extracted: Iterable[ExtractedFeatures], launch: Callable[[ExtractedFeatures], Launched]
+    extracted: Iterable[extract.ExtractedFeatures], launch: Callable[[extract.ExtractedFeatures], Launched]
 ) -> Iterator[Launched]:
     """Yields `launch(features)` of each text in order, but only after the next batch has been launched.
 
@@ -314,5 +306,5 @@ def _launch_one_batch_ahead(
     yield from (one for _, one in waiting)
 
 
-def _to_tensors(texts: Sequence[TextRow]) -> list[Text]:
+def _to_tensors(texts: Sequence[TextRow]) -> list[extract.Text]:
     return [(torch.tensor(text.ids), torch.tensor(text.loss_mask)) for text in texts]

@@ -28,18 +28,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
 from eyas.base.errors import InputError
+from eyas.model import submodules
 from eyas.model.attention import AttentionParams, DenseAttention
 from eyas.model.hook import ATTENTION_NAME, disable_attn_temperature, hf_attention, run_decoder
-from eyas.model.submodules import (
-    all_rope_parameters,
-    apply_softcap,
-    final_logit_softcap,
-    find_decoder,
-    find_layers,
-    find_lm_head,
-    text_config,
-    unsupported_target,
-)
+from eyas.model.submodules import unsupported_target
 
 PROBE_NAME = "eyas-probe"
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
@@ -187,7 +179,7 @@ def check_attention_config(config: PreTrainedConfig) -> None:
         raise unsupported_target(f"it has layers of type {', '.join(layer_types)}")
     if getattr(config, "max_position_embeddings", None) is None:
         raise unsupported_target("its configuration has no max_position_embeddings")
-    for rope in all_rope_parameters(config):
+    for rope in submodules.all_rope_parameters(config):
         if rope.get("rope_type") in LENGTH_DEPENDENT_ROPE:
             raise unsupported_target(f"its RoPE of type {rope['rope_type']} depends on the length of the text")
 
@@ -232,8 +224,8 @@ def trace_layers(model: PreTrainedModel, forced_inputs: list[Tensor] | None = No
     def after_decoder(_: nn.Module, args: object, out: Any) -> None:
         trace.final.append(out.last_hidden_state)
 
-    hooks = [find_decoder(model).register_forward_hook(after_decoder)]
-    for layer in find_layers(model):
+    hooks = [submodules.find_decoder(model).register_forward_hook(after_decoder)]
+    for layer in submodules.find_layers(model):
         hooks += [layer.register_forward_pre_hook(before, with_kwargs=True), layer.register_forward_hook(after)]
     try:
         yield trace
@@ -255,7 +247,7 @@ def probe_attention(model: PreTrainedModel, num_layers: int) -> AttentionShape:
     """
     AttentionInterface.register(PROBE_NAME, _probe_attention)
     AttentionMaskInterface.register(PROBE_NAME, _probe_mask)
-    attend = ProbeAttention(text_config(model).max_position_embeddings)
+    attend = ProbeAttention(submodules.text_config(model).max_position_embeddings)
     try:
         reference = _run_reference(model)
         disable_attn_temperature(model)
@@ -283,7 +275,8 @@ def _run_reference(model: PreTrainedModel) -> LayerTrace:
         logits_BTW = model(input_ids=ids_BT, use_cache=False).logits
     if not torch.isfinite(logits_BTW).all():
         raise InputError("The target's logits are not finite: its weights are damaged", "Download the target again")
-    computed_BTW = apply_softcap(find_lm_head(model)(trace.final[0]), final_logit_softcap(model))
+    softcap = submodules.final_logit_softcap(model)
+    computed_BTW = submodules.apply_softcap(submodules.find_lm_head(model)(trace.final[0]), softcap)
     _require_close(computed_BTW, logits_BTW, logits_BTW, "logits")
     return trace
 
@@ -300,7 +293,7 @@ def _run_hooked(
     model.set_attn_implementation(forward.attention)
     ids_BT, positions_BT = (torch.tensor([row], device=device) for row in (forward.ids, forward.positions))
     with trace_layers(model, [rows_BTD[:, forward.rows] for rows_BTD in reference.inputs]) as trace:
-        run_decoder(find_decoder(model), ids_BT, positions_BT, attend)
+        run_decoder(submodules.find_decoder(model), ids_BT, positions_BT, attend)
     return trace
 
 

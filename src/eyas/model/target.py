@@ -14,28 +14,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from eyas.base.errors import InputError
+from eyas.model import submodules, target_dir
 from eyas.model.attention import AttentionFn, CompiledForward, PackedAttention
 from eyas.model.attention_probe import check_attention_config, probe_attention
 from eyas.model.devices import AUTO, check_device, own_memory
 from eyas.model.hook import ATTENTION_NAME, LayerCapture, hook_layers, register_attention, run_decoder
 from eyas.model.layer_ids import HFIndex, check_aux_layers, choose_aux_layers
-from eyas.model.submodules import (
-    apply_softcap,
-    final_logit_softcap,
-    find_decoder,
-    find_embedding,
-    find_layers,
-    find_lm_head,
-)
-from eyas.model.target_dir import (
-    LOCAL_FILES,
-    TargetDir,
-    check_target_files,
-    convert_load_errors,
-    load_config,
-    load_tokenizer,
-    resolve_target,
-)
 from eyas.model.target_info import TargetInfo, attention_shape_of, read_target_info
 
 
@@ -52,22 +36,22 @@ class TargetOutput:
     aux_BTL: Tensor | None
 
 
-class Target(TargetDir):
+class Target(target_dir.TargetDir):
     """A loaded target. It keeps no state between forwards: the `attend` argument stores the keys and values."""
 
     def __init__(
         self, directory: Path, model: PreTrainedModel, info: TargetInfo, aux_layer_ids: tuple[HFIndex, ...]
     ) -> None:
         """Wraps a loaded model. Call `Target.load` or `load_target_without_layers` instead."""
-        super().__init__(directory, load_tokenizer(directory))
+        super().__init__(directory, target_dir.load_tokenizer(directory))
         self.model = model.eval().requires_grad_(False)
         self.info = info
         self.aux_layer_ids = aux_layer_ids
-        self.decoder: nn.Module = find_decoder(model)
-        self.lm_head = find_lm_head(model)
-        self.logit_softcap = final_logit_softcap(model)
-        self.embedding = find_embedding(model)
-        hook_layers(find_layers(model), aux_layer_ids)
+        self.decoder: nn.Module = submodules.find_decoder(model)
+        self.lm_head = submodules.find_lm_head(model)
+        self.logit_softcap = submodules.final_logit_softcap(model)
+        self.embedding = submodules.find_embedding(model)
+        hook_layers(submodules.find_layers(model), aux_layer_ids)
         self.compiled_forward: CompiledForward | None = None
         """Computes hidden_1TD and aux_1TL from ids_1T and positions_1T. `kernels.aot_compile.compile_pair` sets it."""
 
@@ -135,7 +119,7 @@ class Target(TargetDir):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns logits [..., W] of final hidden states [..., D]. Pass only the rows whose logits are needed."""
-        return apply_softcap(self.lm_head(hidden), self.logit_softcap)
+        return submodules.apply_softcap(self.lm_head(hidden), self.logit_softcap)
 
     @property
     def logits_weight(self) -> Tensor:
@@ -174,16 +158,16 @@ def load_target_without_layers(
     directory, config = _read_directory(name, device)
     text = config.get_text_config(decoder=True)
     aux_layer_ids = _aux_layers(text, layers)
-    short = load_config(directory)
+    short = target_dir.load_config(directory)
     short_text = short.get_text_config(decoder=True)
     short_text.num_hidden_layers = 0
     if getattr(short_text, "layer_types", None):  # transformers compares its length
         short_text.layer_types = []
     loaded = _load_model(directory, config=short, dtype=dtype)
-    with convert_load_errors(directory), torch.device("meta"):
+    with target_dir.convert_load_errors(directory), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device == AUTO else torch.device(device)
-    for find in (find_embedding, find_lm_head):
+    for find in (submodules.find_embedding, submodules.find_lm_head):
         empty = find(model)
         for key, weight in find(loaded).named_parameters():
             setattr(empty, key, nn.Parameter(weight.to(place)))
@@ -194,9 +178,9 @@ def load_target_without_layers(
 def _read_directory(name: str | Path, device: torch.device | str) -> tuple[Path, PreTrainedConfig]:
     """Checks the device and the files, and returns the directory of the target and its configuration."""
     check_device(str(device))
-    directory = resolve_target(name)
-    check_target_files(directory)
-    return directory, load_config(directory)
+    directory = target_dir.resolve_target(name)
+    target_dir.check_target_files(directory)
+    return directory, target_dir.load_config(directory)
 
 
 def _aux_layers(config: PreTrainedConfig, layers: tuple[int, ...] | None) -> tuple[HFIndex, ...]:
@@ -206,9 +190,9 @@ def _aux_layers(config: PreTrainedConfig, layers: tuple[int, ...] | None) -> tup
 
 def _load_model(directory: Path, **settings: Any) -> PreTrainedModel:
     """Loads the model. Raises InputError if weights are damaged or missing."""
-    with convert_load_errors(directory):
+    with target_dir.convert_load_errors(directory):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            directory, use_safetensors=True, output_loading_info=True, **settings, **LOCAL_FILES
+            directory, use_safetensors=True, output_loading_info=True, **settings, **target_dir.LOCAL_FILES
         )
     model, report = loaded  # a pair because of output_loading_info
     missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])

@@ -11,7 +11,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -119,19 +119,9 @@ async def _serve(api: Api, listener: socket.socket, drain_s: float, on_ready: Ca
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    server = _UvicornServer(
-        uvicorn.Config(
-            api.build_app(),
-            http=TimedProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=FLUSH_TIMEOUT_S,
-        )
-    )
+    quiet: dict[str, Any] = {"log_config": None, "log_level": "warning", "access_log": False, "server_header": False}
+    settings = {"ws": "none", "lifespan": "off", "timeout_graceful_shutdown": FLUSH_TIMEOUT_S} | quiet
+    server = _UvicornServer(uvicorn.Config(api.build_app(), http=TimedProtocol, **settings))
     api.async_engine.start()
     serving = asyncio.create_task(server.serve([listener]))
     warming = asyncio.create_task(_warm_up(api))

@@ -250,6 +250,7 @@ def _open_tensorboard(stack: contextlib.ExitStack, directory: Path, origin: str,
 def _open_wandb(stack: contextlib.ExitStack, directory: Path, origin: str, first_update: int) -> LogMetrics:
     wandb = import_extra("wandb", "wandb")
     directory.mkdir(parents=True, exist_ok=True)
+    quiet = dict.fromkeys(("silent", "disable_git", "x_disable_stats", "x_disable_machine_info"), True)
     run = wandb.init(
         project="eyas",
         dir=str(directory),
@@ -258,15 +259,7 @@ def _open_wandb(stack: contextlib.ExitStack, directory: Path, origin: str, first
         resume="allow",
         mode=os.environ.get("WANDB_MODE", "offline"),  # nothing leaves this machine unless the user sets it
         # Log the lines only: no output, code, packages or data about this machine.
-        settings=wandb.Settings(
-            console="off",
-            silent=True,
-            save_code=False,
-            disable_git=True,
-            x_disable_stats=True,
-            x_disable_machine_info=True,
-            x_save_requirements=False,
-        ),
+        settings=wandb.Settings(console="off", save_code=False, x_save_requirements=False, **quiet),
     )
     stack.callback(run.finish)
     return lambda line: run.log(to_scalars(line), step=int(line["update"]))
