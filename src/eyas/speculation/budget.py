@@ -362,10 +362,9 @@ class Budget:
         return self._decision(exploration.arm, 0, load, only)
 
     def _decision(self, arm: int, best: int, load: BatchLoad, only: int | None = None) -> SpeculationDecision:
-        drafts = [arm > 0 and only is None] * len(load.contexts)
-        if only is not None:
-            drafts[only] = arm > 0
-        return SpeculationDecision(self.arms[arm], tuple(drafts), self.arms[best], load)
+        count, can = len(load.contexts), arm > 0
+        drafts = (can,) * count if only is None else tuple(can and request == only for request in range(count))
+        return SpeculationDecision(self.arms[arm], drafts, self.arms[best], load)
 
     def _exploration_weights(self, best: int, forecast: _Forecast) -> dict[int, float]:
         """Returns the arms to explore, each with its weight: the relative frequency with which it is chosen."""
