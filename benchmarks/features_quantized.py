@@ -36,6 +36,7 @@ from eyas.features.shard import RowInfo, StoredRow, encode_shard
 from eyas.features.store import bytes_per_token
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import read_head
+from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import Recipe, Run, resolve_head
@@ -65,6 +66,7 @@ def rounds_by_row(features: Features, target: Target) -> dict[str, int]:
     """Replays each conversation with the shipped head and returns its number of rounds."""
     stored = read_head(resolve_head(EMBEDDED), torch.float32)
     require_fit(stored, target.info, target.digest)
+    assert isinstance(stored.head, Head)
     indices = sorted(features.indices("held_out"), key=lambda index: features.manifest.rows[index].length)
     found: dict[str, int] = {}
     for start in range(0, len(indices), GROUP):

@@ -14,6 +14,7 @@ from eyas.evaluation.replay import replay_rows
 from eyas.evaluation.vocab_report import cut_head, measure_vocab_sizes
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
+from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab, required_ids
 from eyas.train import train as loop
@@ -37,6 +38,7 @@ def head(tmp_path_factory: pytest.TempPathFactory, target: Target, features: Pat
 
 def test_the_report_against_counts_and_a_masked_head(target: Target, features: Path, head: Path) -> None:
     stored, data = read_head(head, torch.float32), Features(features)
+    assert isinstance(stored.head, Head)
     found = measure_vocab_sizes(SHAPE, stored, (data, data), target, SIZES)
     assert found["sizes"] == [16, 40, 100, 200, 250]
     assert found["head"] == 200
@@ -77,6 +79,7 @@ def test_the_report_against_counts_and_a_masked_head(target: Target, features: P
 
 def test_a_cut_head_shares_all_but_its_rows(target: Target, head: Path) -> None:
     stored = read_head(head, torch.float32)
+    assert isinstance(stored.head, Head)
     vocab = DraftVocab.from_counts(stored.vocab.t2d_W.long(), 50)
     cut = cut_head(stored.head, stored.vocab, vocab)
     assert cut.lm_head.weight.shape[0] == cut.config.draft_vocab_size == 50

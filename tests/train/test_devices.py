@@ -15,7 +15,7 @@ from eyas.train.training_metrics import MetricSums
 def test_a_micro_batch_makes_every_tensor_where_its_inputs_are(target: Target, features: Path) -> None:
     """With "meta" as the default device, a tensor whose place is not said meets those of the CPU and fails."""
     trainer = Trainer(CONFIG, Features(features), target)
-    packed = trainer._read_micro_batch(tuple(trainer.indices[:3]))
+    packed = trainer._read_micro_batch((0, tuple(trainer.indices[:3])))
     for loss in ("soft", "kl", "lk", "lk_log"):
         trainer.config = dataclasses.replace(CONFIG, loss=loss)
         plain, moved = MetricSums(CONFIG.steps), MetricSums(CONFIG.steps)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,7 +56,8 @@ def test_a_random_start_is_the_head_of_the_seed(target: Target) -> None:
 
 def test_the_output_rows_may_be_the_targets(target: Target) -> None:
     sizes, vocab = sizes_of(target, 60), vocab_of(target, range(20, 80))
-    found, plain = init_head(sizes, vocab, target, 3, lm_head="target"), init_head(sizes, vocab, target, 3)
+    found: Any = init_head(sizes, vocab, target, 3, lm_head="target")
+    plain: Any = init_head(sizes, vocab, target, 3)
     weight_WD = target.lm_head.weight
     assert isinstance(weight_WD, Tensor)
     rows_VD = weight_WD[20:80]
@@ -70,8 +72,9 @@ def test_the_output_rows_may_be_the_targets(target: Target) -> None:
 def test_a_warm_start_matches_rows_by_target_token(target: Target, stored: Path, lm_head) -> None:
     """Draft vocabularies 40..99 and 60..149: tokens 60..99 keep their rows, under other draft ids."""
     sizes, vocab = sizes_of(target, 90), vocab_of(target, range(60, 150))
-    found, old = init_head(sizes, vocab, target, 3, str(stored), lm_head), read_head(stored, torch.float32).head
-    usual = init_head(sizes, vocab, target, 3, lm_head=lm_head)
+    found: Any = init_head(sizes, vocab, target, 3, str(stored), lm_head)
+    old: Any = read_head(stored, torch.float32).head
+    usual: Any = init_head(sizes, vocab, target, 3, lm_head=lm_head)
     assert torch.equal(found.lm_head.weight[:40], old.lm_head.weight[20:])
     assert torch.equal(found.lm_head.weight[40:], usual.lm_head.weight[40:])
     for name, weight in old.state_dict().items():

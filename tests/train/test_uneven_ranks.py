@@ -101,7 +101,7 @@ def test_the_gradient_is_divided_by_all_tokens_of_the_update(trainer: Trainer, a
 
     def gradient(micros: Sequence[tuple[int, ...]], count: int) -> list[torch.Tensor]:
         trainer.head.zero_grad(set_to_none=True)
-        packed = trainer._read_micro_batch(tuple(index for micro in micros for index in micro))
+        packed = trainer._read_micro_batch((0, tuple(index for micro in micros for index in micro)))
         (trainer.compute_loss(packed).loss / count).backward()
         return [weight.grad for weight in trainer.head.parameters() if weight.grad is not None]
 

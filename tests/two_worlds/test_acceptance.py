@@ -18,6 +18,7 @@ from eyas.evaluation.replay import find_answers, replay_answers
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
+from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.train import train as loop
 from eyas.train.config import HeadOptions
@@ -37,6 +38,7 @@ def test_evaluation_counts_the_rounds_of_serving(options: HeadOptions, tmp_path:
     with torch.inference_mode(False):
         loop.run(training, tmp_path / "features", target, tmp_path / "head", progress=False)
     stored, shape = read_head(tmp_path / "head", torch.float32), TreeShape(depth=4, top_k=3, nodes=11)
+    assert isinstance(stored.head, Head)
 
     features = Features(tmp_path / "features")
     rows = [features.row(index) for index in range(12)]

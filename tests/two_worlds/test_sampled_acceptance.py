@@ -22,6 +22,7 @@ from eyas.features import capture
 from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
+from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.train import train as loop
 from eyas.tree.sampling import SamplingParams
@@ -63,6 +64,7 @@ def served(engine: Engine, rows: list[Row], seeds: list[int], sampling: Sampling
 @torch.inference_mode()
 def test_answers_drawn_anew_and_their_rounds_are_those_of_serving(target: Target, trained: Path) -> None:
     stored, features = read_head(trained / "head", torch.float32), Features(trained / "features")
+    assert isinstance(stored.head, Head)
     rows = list(features.rows(range(16)))
     seeds = list(range(50, 66))
     engine = Engine(target, [Eagle3Spec(stored.head, stored.vocab, SHAPE)], max_running=6, max_context=256)

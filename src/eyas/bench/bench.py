@@ -160,7 +160,7 @@ def _measure(
     """
     target, draft = pair
     if config.compile:
-        compile_pair(target, draft.head.compilable)
+        compile_pair(target, draft.head)
     lossless = check_lossless(config, head_dir, prompts, target, progress)
     stream = measure_tasks(target, draft, prompts, config, progress)
     load = measure_load(target, draft, prompts, config, progress)

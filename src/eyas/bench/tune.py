@@ -163,7 +163,7 @@ class RoundCosts:
         arms = arms_to_measure(_usable_shapes(config, stored))
         draft = draft_with(target.model.device, stored, arms[-1].shape or TreeShape(1, 1, 2))
         if config.compile:
-            compile_pair(target, draft.head.compilable)
+            compile_pair(target, draft.head)
         slots = max(config.streams)
         # The requests of a profiled round share their KV slots, so the memory of one request is enough.
         engine = Engine(target, [dataclasses.replace(draft, arms=arms)], slots, LONG_CONTEXT, memory_tokens=1)

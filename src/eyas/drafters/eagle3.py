@@ -34,6 +34,8 @@ from eyas.tree.tree import Frontier, Tree, TreeGrower
 class Eagle3Spec(HeadSpec):
     """An EAGLE-3 head, its draft vocabulary and the shapes of its trees."""
 
+    head: Head
+
     def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> "Eagle3Drafter":
         """Allocates the drafter's memory for all request slots of the pool, and returns the drafter."""
         return Eagle3Drafter(self, target, pool, future_map, prepare)

@@ -84,7 +84,7 @@ def build_async_engine(
     if options.compile:
         try:
             for head in heads or [None]:
-                compile_pair(target, None if head is None else head.head.compilable, stored_only=True)
+                compile_pair(target, None if head is None else head.head, stored_only=True)
         except CompileError as error:
             if device.type == "cuda":  # on a CPU, `compile_in_background` logs the error
                 print(f"eyas: warning: Forwards run uncompiled: {error.problem}.", file=sys.stderr)

@@ -46,7 +46,7 @@ from eyas.model import head as head_module
 from eyas.model import hook as hook_module
 from eyas.model import target as target_module
 from eyas.model.attention import PackedAttention
-from eyas.model.head import Head, HeadConfig
+from eyas.model.head import DraftHead, Head, HeadConfig
 from eyas.model.target import Target
 
 MAX_ROWS = 1 << 20
@@ -131,7 +131,7 @@ class _CompileJob:
     threads: int = dataclasses.field(default_factory=torch.get_num_threads)
 
 
-def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False) -> bool:
+def compile_pair(target: Target, any_head: DraftHead | None, *, stored_only: bool = False) -> bool:
     """Loads the compiled forwards of a target and a head from the cache, and compiles those that are missing there.
 
     On CUDA it compiles their layers, which takes seconds (see `layer_compile`), and no other thread may use them.
@@ -141,7 +141,7 @@ def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False
 
     Args:
         target: the target; nothing happens to a target that already runs compiled.
-        head: the head; None for a server without a head.
+        any_head: the head, which stays uncompiled if it is not `compilable`; None for a server without a head.
         stored_only: True to load from the cache and compile nothing.
 
     Returns:
@@ -150,6 +150,7 @@ def compile_pair(target: Target, head: Head | None, *, stored_only: bool = False
     Raises:
         CompileError: a forward cannot be compiled or loaded; it keeps running uncompiled.
     """
+    head = None if any_head is None else any_head.compilable
     if target.model.device.type == "cuda":
         from eyas.kernels.layer_compile import compile_layers  # imports torch.export, which is slow
 
