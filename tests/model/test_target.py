@@ -412,7 +412,7 @@ def test_a_gemma_without_its_caps_is_plain(tmp_path: Path):
 
 
 def test_a_cap_that_is_dropped_is_found(monkeypatch: Any):
-    monkeypatch.setattr("eyas.model.attention_probe.apply_softcap", lambda logits, cap: logits)
+    monkeypatch.setattr("eyas.model.attention_probe.submodules.apply_softcap", lambda logits, cap: logits)
     assert "its logits differ" in probed(Gemma2ForCausalLM, Gemma2Config(**SIZES, final_logit_softcapping=5.0))
 
 
