@@ -12,7 +12,8 @@ birth dates      three quarters of the date; a year alone is no date
 other numbers    a run of half of the letters and digits, without separators
 phone numbers    a run of five of the last seven digits
 
-Words that the template has itself do not count.
+Words that the template has itself do not count. Chinese, Japanese and Korean characters beside a number, an address or
+a mail address end it, as spaces do.
 """
 
 import re
@@ -137,12 +138,12 @@ def _email_survives(planted: PlantedValue, written: str, fixed: str) -> bool:
 
 
 def _part_stands(part: str, page: str) -> bool:
-    return re.search(rf"(?<![^\W_]){re.escape(part)}(?![^\W_])", page) is not None
+    return re.search(rf"(?<![^\W_]){re.escape(part)}(?![^\W_])", EAST_ASIAN.sub(" ", page)) is not None
 
 
 def _whole_survives(planted: PlantedValue, written: str, fixed: str) -> bool:
-    value = re.escape(fold(planted.value))
-    return re.search(rf"(?<![\w.:]){value}(?![\w:]|\.\d)", fold(written)) is not None
+    value, page = re.escape(fold(planted.value)), EAST_ASIAN.sub(" ", fold(written))
+    return re.search(rf"(?<![\w.:]){value}(?![\w:]|\.\d)", page) is not None
 
 
 def _coordinates_survive(planted: PlantedValue, written: str, fixed: str) -> bool:

@@ -117,12 +117,12 @@ def main() -> None:
     capability, cases = int(sys.argv[1]), QUICK | MORE if "all" in sys.argv else QUICK
     absent: Any = Absent(capability)
     driver.set_active(absent)
-    kernels = [Compiled(getattr(triton_attention, name), name) for name in ("_write", "_parts", "_merge")]
-    for kernel in kernels:
-        setattr(triton_attention, kernel.name, kernel)
-    for module in (triton_attention, triton_linear):
-        setattr(module, "dependent_launch", lambda _: {"DEPENDENT": capability >= 90})  # noqa: B010
-    setattr(triton_linear, "_one_row", Compiled(triton_linear._one_row, "_one_row"))  # noqa: B010
+    kernels = []
+    for module, names in ((triton_attention, ("_write", "_parts", "_merge")), (triton_linear, ("_one_row",))):
+        vars(module)["dependent_launch"] = lambda _: {"DEPENDENT": capability >= 90}
+        for name in names:
+            kernels.append(Compiled(getattr(module, name), name))
+            setattr(module, name, kernels[-1])
     triton_linear.linear(torch.zeros(1, 4096).bfloat16(), torch.zeros(96, 4096).bfloat16())
     for name, (shape, params, dtype) in cases.items():
         for kernel in kernels:

@@ -9,9 +9,10 @@ import pytest
 import torch
 from tests.kernels.paged_cases import CASES, PLAIN, TREES, Forward, Shape, forward
 
-from eyas.kernels import triton_attention
+from eyas.kernels import attention_split, triton_attention
+from eyas.kernels.attention_split import Split, choose_split
 from eyas.kernels.paged_attention import dense_paged_attention
-from eyas.kernels.triton_attention import Split, TritonAttention, choose_split, pack_words
+from eyas.kernels.triton_attention import TritonAttention, pack_words
 from eyas.model.attention import AttentionParams, PackedAttention
 
 FEW, MANY = 1, 12  # processors to fill: one part a tile, several parts
@@ -50,8 +51,8 @@ def test_more_parts_than_there_is_to_read(length: int):
 @pytest.mark.parametrize("num_processors", [1, 4])
 def test_long_prefixes_are_cut_though_the_device_is_full(num_processors: int, monkeypatch: pytest.MonkeyPatch):
     """Parts of UNIT columns, though one part a tile would fill the processors; longer ones where these are few."""
-    monkeypatch.setattr(triton_attention, "UNIT", 64)
-    monkeypatch.setattr(triton_attention, "FULL", 0)
+    monkeypatch.setattr(attention_split, "UNIT", 64)
+    monkeypatch.setattr(attention_split, "FULL", 0)
     case = forward(Shape((300, 20, 130), (3, 5, 1)))
     out_TNH, expected_TNH = both(case, AttentionParams(0.3, window=250), num_processors)
     torch.testing.assert_close(out_TNH, expected_TNH, atol=5e-6, rtol=0)

@@ -136,9 +136,8 @@ def test_every_kind_is_planted_in_every_language(made: list[FilledText], languag
 
 
 def test_values_survive_in_a_text_that_nobody_touched(made: list[FilledText]) -> None:
-    measured = [one for one in made if " training " not in one.template]  # the others only serve to fit
-    left = [judge(one, (one.text,)) for one in measured]
-    assert sum(len(outcome.survivors) for outcome in left) >= 0.99 * sum(len(one.planted) for one in measured)
+    left = [judge(one, (one.text,)) for one in made]
+    assert sum(len(outcome.survivors) for outcome in left) >= 0.99 * sum(len(one.planted) for one in made)
 
 
 def test_nothing_survives_where_values_are_blanked(made: list[FilledText]) -> None:

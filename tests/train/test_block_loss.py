@@ -6,6 +6,7 @@ Q blocks, K slots, N = K * Q, J teacher rows, W target vocabulary.
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -135,9 +136,9 @@ def test_trains_resumes_and_starts_from_a_head(target: Target, features: Path, t
 
     real = train.Trainer._save_if_due
 
-    def stop_after_three(self: train.Trainer, *arguments: object) -> bool:
+    def stop_after_three(self: train.Trainer, *arguments: Any) -> bool:
         nonlocal killed
-        result = real(self, *arguments)  # type: ignore[arg-type]
+        result = real(self, *arguments)
         if not killed and arguments[2] == 3:
             killed = True
             raise StoppedError

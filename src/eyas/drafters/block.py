@@ -55,6 +55,8 @@ def expand_block(head: BlockHead, base_BgW: Tensor) -> Callable[[Frontier], Tens
 class BlockSpec(HeadSpec):
     """A block head and the shapes of its trees."""
 
+    head: BlockHead
+
     def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> "BlockDrafter":
         """Allocates the drafter's memory for all request slots of the pool, and returns the drafter."""
         return BlockDrafter(self, target, pool, future_map, prepare)
@@ -66,10 +68,9 @@ class BlockDrafter:
     needs_features = True
 
     def __init__(
-        self, spec: HeadSpec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
+        self, spec: BlockSpec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
     ) -> None:
         """Allocates the memory."""
-        assert isinstance(spec.head, BlockHead), "the drafter of a block head"
         head, config, weight = spec.head, spec.head.config, spec.head.norm.weight
         self.head = head
         self.acceptance_prior = spec.acceptance_prior

@@ -47,10 +47,9 @@ class Eagle3Drafter:
     needs_features = True
 
     def __init__(
-        self, spec: HeadSpec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
+        self, spec: Eagle3Spec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
     ) -> None:
         """Allocates the memory. A scratch area holds the nodes of the largest tree of the spec."""
-        assert isinstance(spec.head, Head), "the drafter of an EAGLE-3 head"
         head, config = spec.head, spec.head.config
         weight = head.norm.weight
         self.head = head

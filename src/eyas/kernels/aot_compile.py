@@ -141,7 +141,7 @@ def compile_pair(target: Target, any_head: DraftHead | None, *, stored_only: boo
 
     Args:
         target: the target; nothing happens to a target that already runs compiled.
-        any_head: the head, which stays uncompiled if it is not `compilable`; None for a server without a head.
+        any_head: a head of any kind, which stays uncompiled if it is not `compilable`; None for no head.
         stored_only: True to load from the cache and compile nothing.
 
     Returns:

@@ -23,7 +23,6 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
@@ -203,8 +202,7 @@ def _capture(call: _Call, inputs: list[Tensor], others: list[Tensor]) -> _Captur
         for dim in found:  # the first call, which has these inputs, compiles for any number of rows
             torch._dynamo.maybe_mark_dynamic(tensor, dim)
     # The kernels of the compiler, too, start before the previous one has ended, where the device can do that.
-    can_start_early = hasattr(torch._inductor.config.triton, "enable_pdl")
-    options: dict[str, Any] = {"triton.enable_pdl": True} if can_start_early else {}
+    options: dict[str, Any] = {"triton.enable_pdl": True}
     return _Captured(torch.compile(exported.graph_module.forward, fullgraph=True, options=options), names)
 
 

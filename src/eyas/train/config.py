@@ -74,8 +74,8 @@ class TrainConfig:
 
     Attributes:
         drafter: The kind of head: "eagle3", or "block" (docs/drafters.md). A block head has no `steps`,
-            `draft_vocab_size`, `lm_head` and `loss`: it drafts `block.size` tokens of the whole vocabulary at once,
-            with the target's output matrix and a loss of its own (`train.block_loss`).
+            `draft_vocab_size`, `lm_head` and `loss`: it drafts `block.size` tokens of the whole vocabulary at once.
+            It uses the target's output matrix and the loss of `train.block_loss`.
         steps: The number of unrolled steps K of the training-time test.
         decay: The base of the loss weights: the loss of unrolled step or slot k, from 0, is multiplied by decay^k.
         epochs: The number of passes over the data.
