@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu [--minutes 8] [--out DIR] [--only PART ...] [--tiny] [--soak]
 
-Needs torch, triton, transformers and numpy, and nothing else. Each part runs in a process of its own, so a crash, a
+Needs torch, triton, transformers, numpy and pydantic. Each part runs in a process of its own, so a crash, a
 hang or a lack of memory loses nothing of the others. Parts run in the order of their value; a part that cannot finish
 in the rest of the minutes is not started. DIR gets four files:
 
@@ -12,7 +12,7 @@ in the rest of the minutes is not started. DIR gets four files:
     machine.json  device, driver, versions and commit
 
 A second call with the same DIR skips the parts that are complete for this source, device and these versions. Exits 1
-if a row misses its target or was not measured, for example because there is no GPU, and 2 if torch is not installed.
+if a row misses its target or was not measured, for example because there is no GPU, and 2 if a package is missing.
 --tiny uses small shapes, also on a CPU, to test the script. --soak adds twenty minutes of random requests.
 """
 
@@ -224,7 +224,7 @@ def read_commit() -> str | None:
 
 
 def read_machine() -> dict[str, Any] | None:
-    """Returns device, driver, versions and commit; None if torch or transformers cannot be imported."""
+    """Returns device, driver, versions and commit; None if torch or another package cannot be imported."""
     done = subprocess.run(
         child_command("machine"), stdout=subprocess.PIPE, text=True, cwd=ROOT, env=child_environment(), check=False
     )
@@ -271,7 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parse_arguments(arguments)
     machine = read_machine()
     if machine is None:
-        print("torch or transformers cannot be imported. Run: pip install torch transformers numpy", file=sys.stderr)
+        packages = "torch transformers numpy pydantic"
+        print(f"A package of {packages} cannot be imported. Run: pip install {packages}", file=sys.stderr)
         return 2
     run = start_run(parsed.out, parsed.tiny, machine)
     parts = list(choose_parts(parsed.only, parsed.soak))

@@ -134,11 +134,13 @@ def without_speed(row: Row) -> Row:
 def read_machine() -> dict[str, Any]:
     """Returns the device, its driver and the versions. The device is "cpu" if there is no CUDA device."""
     import numpy as np
+    import pydantic
     import torch
     import transformers
 
     found: dict[str, Any] = {"device": "cpu", "torch": torch.__version__, "transformers": transformers.__version__}
-    found |= {"numpy": np.__version__, "python": platform.python_version(), "cpus": len(os.sched_getaffinity(0))}
+    found |= {"numpy": np.__version__, "pydantic": pydantic.VERSION, "python": platform.python_version()}
+    found |= {"cpus": len(os.sched_getaffinity(0))}
     if not torch.cuda.is_available():
         return found
     import triton  # pyright: ignore[reportMissingImports]
