@@ -3,16 +3,20 @@
 The package eyas.data does not import the engine. `recipe.Run.build_responder` passes an `EngineResponder` to it.
 """
 
+import contextlib
 from collections.abc import Generator
 from dataclasses import dataclass
 
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Answered, Question, QuestionQueue, derive_seed
 from eyas.engine.engine import Engine
-from eyas.engine.loops import plain_loop
+from eyas.engine.loops import overlap_loop, plain_loop
 from eyas.engine.request import Request
+from eyas.kernels.aot_compile import CompileError, compile_pair
 from eyas.model.target import Target
 from eyas.tree.sampling import SamplingParams
+
+IDLE_SHARE = 16  # at most one of so many slots of a running engine waits for others, to start together
 
 
 @dataclass(frozen=True)
@@ -26,13 +30,16 @@ class EngineResponder:
         """Yields an answer for each question.
 
         It starts with an engine of small context. When a question does not fit, it starts an engine with a context of
-        the next power of two that fits, since few prompts are long.
+        the next power of two that fits, since few prompts are long. On a GPU, forwards are compiled first.
         """
-        source = _QuestionSource(questions, self.config.seed)
+        source, is_cuda = _QuestionSource(questions, self.config.seed), self.target.model.device.type == "cuda"
+        if is_cuda:
+            with contextlib.suppress(CompileError):  # forwards then run uncompiled
+                compile_pair(self.target, None)
         while (question := source.peek()) is not None:
             context = 1 << (_num_positions(question) - 1).bit_length()
             engine = Engine(self.target, (), self.config.batch_size, context)
-            for answer in plain_loop(engine, source):
+            for answer in overlap_loop(engine, source) if is_cuda else plain_loop(engine, source):
                 assert answer.finish_reason in ("stop", "length"), "these requests are never canceled"
                 yield Answered(answer.request.id, answer.token_ids, answer.finish_reason)
 
@@ -51,7 +58,13 @@ class _QuestionSource:
         return self.pending
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        """Adds questions to the engine while it has capacity. Returns False if it is then idle: no question fits."""
+        """Adds questions to the engine while it has capacity. Returns False if it is then idle: no question fits.
+
+        A running engine gets several questions at once, because a prefill in each step would cost more than idle slots.
+        """
+        num_used = len(engine.scheduler.running) + len(engine.scheduler.waiting)
+        if num_used > 0 and engine.max_running - num_used < engine.max_running // IDLE_SHARE:
+            return True
         while engine.has_capacity and (question := self.peek()) and _num_positions(question) <= engine.max_context:
             self.pending, decoding = None, question.decoding
             sampling = SamplingParams(temperature=decoding.temperature, top_k=decoding.top_k, top_p=decoding.top_p)

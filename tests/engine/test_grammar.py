@@ -166,7 +166,10 @@ def is_person(text: str) -> bool:
 KINDS: dict[str, tuple[Any, Any]] = {
     "schema": (lambda vocab: Grammar.json_schema(vocab, PERSON), is_person),
     "schema as text": (lambda vocab: Grammar.json_schema(vocab, json.dumps(PERSON)), is_person),
-    "object": (Grammar.json_object, lambda text: isinstance(json.loads(text), dict)),
+    "object": (
+        lambda vocab: Grammar.json_schema(vocab, {"type": "object"}),
+        lambda text: isinstance(json.loads(text), dict),
+    ),
     "regex": (lambda vocab: Grammar.regex(vocab, PHONE), lambda text: re.fullmatch(PHONE, text) is not None),
 }
 

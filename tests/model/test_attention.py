@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tests.model.cached_rows import keep_rows
 
 from eyas.model import attention
 from eyas.model.attention import (
@@ -112,7 +113,7 @@ def test_keep_leaves_the_path_of_a_tree():
     attend = DenseAttention()
     attend(0, rows(q, [0, 1, 2]), rows(k, [0, 1, 2]), rows(v, [0, 1, 2]), AttentionParams(0.5))
     attend.set_visible(seen("xxxx. xxx.x"))(0, rows(q, [3, 4]), rows(k, [3, 4]), rows(v, [3, 4]), AttentionParams(0.5))
-    attend.keep_rows(torch.tensor([[0, 1, 2, 4]]))
+    keep_rows(attend, torch.tensor([[0, 1, 2, 4]]))
     out = attend.set_visible(None)(0, rows(q, [5]), rows(k, [5]), rows(v, [5]), AttentionParams(0.5))
     path = [0, 1, 2, 4, 5]
     torch.testing.assert_close(out, softmax_by_hand(rows(q, [5]), rows(k, path), rows(v, path), seen("xxxxx"), 0.5))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.model.cached_rows import keep_rows
 from tests.model.families import FAMILIES, REACH, Family, family_target
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -105,7 +106,7 @@ def test_greedy_tokens_equal_generate_by_trees(loaded: Loaded):
         hidden_BTD = target.forward(nodes_BT, positions_BS[:, -3:], seeing).hidden_BTD
         root, _, true = best(target, hidden_BTD)
         said += [root, true]
-        attend.keep_rows(torch.tensor([[*range(place + 1), place + 2]]))
+        keep_rows(attend, torch.tensor([[*range(place + 1), place + 2]]))
         attend.set_visible(None)
     assert said == answer[: len(said)]
     assert len(said) == NUM_TOKENS - 1

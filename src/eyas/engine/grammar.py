@@ -74,7 +74,7 @@ class Grammar:
     """
 
     def __init__(self, vocab: GrammarVocab, text: str, what: str, around: str | None = None) -> None:
-        """Compiles a grammar. Use `json_schema`, `json_object` or `regex` instead, which build `text`.
+        """Compiles a grammar. Use `json_schema` or `regex` instead, which build `text`.
 
         Args:
             vocab: the target's vocabulary.
@@ -102,11 +102,6 @@ class Grammar:
             return cls(vocab, rules, "the JSON schema", around)
         except ValueError as error:
             raise _unsupported("the JSON schema", str(error)) from error
-
-    @classmethod
-    def json_object(cls, vocab: GrammarVocab) -> "Grammar":
-        """Returns the grammar of any JSON object."""
-        return cls.json_schema(vocab, {"type": "object"})
 
     @classmethod
     def regex(cls, vocab: GrammarVocab, pattern: str, around: str | None = None) -> "Grammar":

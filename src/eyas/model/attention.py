@@ -178,8 +178,7 @@ class DenseAttention:
     """An `AttentionFn` that appends keys and values to tensors. It is slow and meant for tests and comparisons.
 
     `set_visible` sets the mask of the next forwards: `model(..., attend.set_visible(visible_BTS))`. Without a mask the
-    rows are consecutive tokens of a text, and attention is causal. After a forward over a draft tree, `keep_rows`
-    removes the rejected rows.
+    rows are consecutive tokens of a text, and attention is causal.
     """
 
     def __init__(self) -> None:
@@ -203,12 +202,6 @@ class DenseAttention:
         assert visible_BTS is not None or positions_BS is None, "rows without a mask are text"
         self.visible_BTS, self.positions_BS = visible_BTS, positions_BS
         return self
-
-    def keep_rows(self, rows_BR: Tensor) -> None:
-        """Keeps only these cached rows of each request, in this order, in every layer."""
-        for layer, (k_BGSH, v_BGSH) in self.kv_by_layer.items():
-            rows_BGRH = rows_BR[:, None, :, None].expand(-1, k_BGSH.shape[1], -1, k_BGSH.shape[3])
-            self.kv_by_layer[layer] = (k_BGSH.gather(2, rows_BGRH), v_BGSH.gather(2, rows_BGRH))
 
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
         """Appends the new keys and values and returns out_BNTH, computed with the mask of `set_visible`."""
