@@ -177,3 +177,15 @@ def test_bad_input_is_refused(target: Target, features: Path, tmp_path: Path) ->
     with pytest.raises(InputError, match="the head's 3 heads are not a multiple of its 2 key-value heads"):
         run(heads, features, target, tmp_path / "head", progress=False)
     assert not (tmp_path / "head" / "config.json").exists()
+
+
+@pytest.mark.parametrize("has_instructions", [False, True])
+def test_bfloat16_is_computed_in_float32_on_a_cpu_without_instructions_for_it(
+    has_instructions: bool, target: Target, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has_instructions)
+    weights = []
+    for dtype in ("float32", "bfloat16"):
+        run(dataclasses.replace(CONFIG, updates=2, dtype=dtype), features, target, tmp_path / dtype, progress=False)
+        weights.append((tmp_path / dtype / "model.safetensors").read_bytes())
+    assert (weights[0] == weights[1]) == (not has_instructions)

@@ -93,7 +93,8 @@ class TrainConfig:
             the head `train.init` has are copied from it.
         loss: The loss of a step. soft: the cross-entropy of EAGLE-3. kl: soft minus the target's entropy. lk: minus
             the acceptance probability. lk_log: minus the logarithm of the acceptance probability.
-        dtype: The dtype of the forward and backward passes; master weights and optimizer moments are float32.
+        dtype: The dtype of the forward and backward passes; master weights and optimizer moments are float32. A CPU
+            without instructions for bfloat16 computes in float32, which is many times as fast there.
         stored_dtype: The dtype of the weights in model.safetensors.
         log_every: The number of updates between two lines of metrics.jsonl.
         checkpoint_every_s: The number of seconds between two checkpoints.

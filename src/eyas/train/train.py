@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from eyas.base import provenance
@@ -86,7 +87,9 @@ def run(
         StorageError: If the storage is full or not writable.
     """
     started_s = time.time()
-    features = Features(features_dir, DTYPES[config.dtype], target)
+    is_slow = target.model.device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    computed = dataclasses.replace(config, dtype="float32") if is_slow else config
+    features = Features(features_dir, DTYPES[computed.dtype], target)
     features.check_target(target.digest)
     if config.init != RANDOM and Path(config.init).resolve() == out_dir.resolve():
         problem = f"train.init = {config.init} is the directory of the new head"
@@ -95,7 +98,7 @@ def run(
     _require_equal_inputs({"settings": f"{origin.recipe} shard={config.shard}", **origin.parents}, group)
     if group.any_rank(group.is_main and provenance.is_finished(out_dir, origin)):
         return provenance.read_provenance(out_dir) if group.is_main else None
-    trainer = Trainer(config, features, target, group, _build_held_out(config, features_dir, target))
+    trainer = Trainer(computed, features, target, group, _build_held_out(config, features_dir, target))
     if group.is_main:
         provenance.mark_unfinished(out_dir)
     checkpoint_dir = StoragePath.of(out_dir if config.checkpoint_url is None else config.checkpoint_url)
