@@ -1,6 +1,7 @@
 """Throughput of the budget's choices beside plain decoding and beside every fixed arm. `make prove-speed` calls it.
 
     python benchmarks/budget_speed.py [--target DIR --head DIR] [--prompts FILE] [--streams N ...] [--seconds S]
+                                      [--arms ARM ...]
 
 All engines run in this process, compiled, in bfloat16, on the threads that torch uses by default. A block is a list of
 requests, the same for all arms; the arms run it one after the other, in rotated order. The figures are medians of the
@@ -87,12 +88,13 @@ class WatchedBudget:
 
 @dataclass
 class Bench:
-    """A compiled pair and its prompts. cache: the directory of measured round costs."""
+    """A compiled pair and its prompts. cache: the directory of round costs. fixed: the arms to compare with."""
 
     target: Target
     draft: Eagle3Spec
     prompts: Sequence[Prompt]
     cache: Path
+    fixed: Sequence[Arm]
 
     def build_auto(self, streams: int) -> Engine:
         """Returns an engine whose budget has not seen a round."""
@@ -118,7 +120,7 @@ class Bench:
 
 def measure(bench: Bench, streams: int, limit_s: float) -> Iterator[Row]:
     """Yields the rows of one number of streams. Measures until the ratios are exact enough, at most `limit_s`."""
-    engines = {arm.name: bench.build_fixed(arm, streams) for arm in default_arms()}
+    engines = {arm.name: bench.build_fixed(arm, streams) for arm in bench.fixed}
     engines[AUTO] = bench.build_auto(streams)
     for engine in engines.values():  # also gives AUTO its first rounds
         run_closed_loop(engine, bench.block(0, streams)[: 2 * streams], MAX_TOKENS)
@@ -140,8 +142,7 @@ def measure(bench: Bench, streams: int, limit_s: float) -> Iterator[Row]:
         print(f"{streams} streams, block {number + 1}: {told}", file=sys.stderr, flush=True)
         if number + 1 >= MIN_BLOCKS and all(is_exact(speeds, name) for name in (AUTO, FRESH)):
             break
-    fixed = [arm.name for arm in default_arms()]
-    best = max(fixed, key=lambda name: sorted(speeds[name])[len(speeds[name]) // 2])
+    best = max((arm.name for arm in bench.fixed), key=lambda name: sorted(speeds[name])[len(speeds[name]) // 2])
     at = f"{streams} streams" if streams > 1 else "1 stream"
     chosen = ", ".join(f"{name} {count}" for name, count in budget.rounds.most_common(3))
     yield row(f"auto over plain, {at} (rounds: {chosen})", speeds, AUTO, OFF.name, OVER_PLAIN)
@@ -180,7 +181,8 @@ def load(parsed: argparse.Namespace, cache: Path) -> Bench:
     compile_pair(target, draft.head)
     config = BenchConfig(prompts=parsed.prompts, prompts_per_task=400, max_tokens=MAX_TOKENS)
     workload, _ = load_workload(config, None, target)
-    return Bench(target, draft, interleave_tasks(workload), cache)
+    fixed = [arm for arm in default_arms() if arm == OFF or parsed.arms is None or arm.name in parsed.arms]
+    return Bench(target, draft, interleave_tasks(workload), cache, fixed)
 
 
 def main() -> int:
@@ -190,6 +192,8 @@ def main() -> int:
     parser.add_argument("--head", default=EMBEDDED)
     parser.add_argument("--prompts", default=BUILTIN)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 16])
+    names = [arm.name for arm in default_arms()]
+    parser.add_argument("--arms", nargs="+", choices=names, help="the fixed arms beside plain decoding (default: all)")
     parser.add_argument("--seconds", type=float, default=240.0, help="for each number of streams, at most")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
