@@ -1,11 +1,14 @@
 """Throughput of the budget's choices beside plain decoding and beside every fixed arm. `make prove-speed` calls it.
 
     python benchmarks/budget_speed.py [--target DIR --head DIR] [--prompts FILE] [--streams N ...] [--seconds S]
-                                      [--arms ARM ...]
+                                      [--arms ARM ...] [--clock wall|cpu]
 
 All engines run in this process, compiled, in bfloat16, on the threads that torch uses by default. A block is a list of
 requests, the same for all arms; the arms run it one after the other, in rotated order. The figures are medians of the
 ratios of blocks. The first block of an engine with a fresh budget has at least FIRST_ROUNDS rounds.
+
+With --clock cpu and one thread (OMP_NUM_THREADS=1), a second is one of this process's processor time, so that other
+processes on the machine hardly matter. The budget itself always learns from the clock on the wall.
 
 Realised over expected: tokens per second of the arms that the budget chose, over what its two models expected of them
 when the round was reported, after the first block.
@@ -88,13 +91,23 @@ class WatchedBudget:
 
 @dataclass
 class Bench:
-    """A compiled pair and its prompts. cache: the directory of round costs. fixed: the arms to compare with."""
+    """A compiled pair and its prompts.
+
+    Attributes:
+        target: The compiled target.
+        draft: The compiled head.
+        prompts: The prompts of all blocks.
+        cache: The directory of measured round costs.
+        fixed: The arms to compare with.
+        counts_cpu_time: True to divide tokens by seconds of this process's processor time.
+    """
 
     target: Target
     draft: Eagle3Spec
     prompts: Sequence[Prompt]
     cache: Path
     fixed: Sequence[Arm]
+    counts_cpu_time: bool = False
 
     def build_auto(self, streams: int) -> Engine:
         """Returns an engine whose budget has not seen a round."""
@@ -137,7 +150,10 @@ def measure(bench: Bench, streams: int, limit_s: float) -> Iterator[Row]:
         first = number % len(names)
         for name in names[first:] + names[:first]:
             engine = bench.build_auto(streams) if name == FRESH else engines[name]
-            speeds[name].append(run_closed_loop(engine, prompts, MAX_TOKENS).result.output_tps)
+            began_s = time.process_time()
+            result = run_closed_loop(engine, prompts, MAX_TOKENS).result
+            seconds = time.process_time() - began_s if bench.counts_cpu_time else result.seconds
+            speeds[name].append(result.output_tokens / seconds)
         told = ", ".join(f"{name} {values[-1]:.0f}" for name, values in speeds.items())
         print(f"{streams} streams, block {number + 1}: {told}", file=sys.stderr, flush=True)
         if number + 1 >= MIN_BLOCKS and all(is_exact(speeds, name) for name in (AUTO, FRESH)):
@@ -182,7 +198,7 @@ def load(parsed: argparse.Namespace, cache: Path) -> Bench:
     config = BenchConfig(prompts=parsed.prompts, prompts_per_task=400, max_tokens=MAX_TOKENS)
     workload, _ = load_workload(config, None, target)
     fixed = [arm for arm in default_arms() if arm == OFF or parsed.arms is None or arm.name in parsed.arms]
-    return Bench(target, draft, interleave_tasks(workload), cache, fixed)
+    return Bench(target, draft, interleave_tasks(workload), cache, fixed, parsed.clock == "cpu")
 
 
 def main() -> int:
@@ -194,6 +210,7 @@ def main() -> int:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 16])
     names = [arm.name for arm in default_arms()]
     parser.add_argument("--arms", nargs="+", choices=names, help="the fixed arms beside plain decoding (default: all)")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--seconds", type=float, default=240.0, help="for each number of streams, at most")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
