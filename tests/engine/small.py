@@ -98,7 +98,7 @@ def check(engine: Engine) -> None:
     engine.check()
     future_map = engine.runner.future_map
     for one in engine.scheduler.running:
-        if one.is_started and not one.growth_in_flight and not one.awaits_first_token:
+        if one.is_started and not one.awaits_result:
             text = one.state.token_ids
             assert int(future_map.lengths_R[one.kv.req_slot]) == one.num_committed
             assert future_map.tokens_RC[one.kv.req_slot, : len(text)].tolist() == text

@@ -78,7 +78,7 @@ def test_short_prompts_are_read_together_up_to_a_chunk(llama: Spoken, monkeypatc
     answers = [engine.add(request) for request in llama.requests[:4]]
     step = engine.launch()
     assert step is not None
-    assert [one.num_prefilled for one in engine.scheduler.running] == [5, 1, 39, 0]
+    assert [one.num_committed for one in engine.scheduler.running] == [5, 1, 39, 0]
     engine.process(step)
     assert [len(answer.token_ids) for answer in answers] == [1, 1, 0, 0]
     drive(engine, [])

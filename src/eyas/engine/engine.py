@@ -212,10 +212,11 @@ class Engine:
         running = self.scheduler.running
         self.kv_cache.check([request.kv for request in running])
         for request in running:
-            num_slots = len(request.kv.slots)
+            num_slots = request.kv.num_columns
             assert request.num_committed <= request.max_committed <= num_slots, (request.num_committed, num_slots)
-            if not request.growth_in_flight and request.is_prefilled and not request.awaits_first_token:
-                assert request.num_committed == len(request.state.token_ids) - 1, "all but the root is committed"
+            if request.is_prefilled and not request.awaits_result:
+                # All but the root is committed.
+                assert request.num_committed == request.max_committed == len(request.state.token_ids) - 1
 
     def _admit(self) -> None:
         """Admits waiting requests, and queues the initialization of their sampler state for the next work."""

@@ -166,7 +166,7 @@ class ModelRunner:
         if writes:
             table_RC = self.pool.req_to_token_RC
             cells_X, slots_X = self.staging.copy(*merge_writes(writes, table_RC.shape[1]))
-            table_RC.view(-1)[cells_X] = slots_X
+            table_RC.put_(cells_X, slots_X)
 
     def prefill(self, chunks: Sequence[PrefillChunk], num_logprobs: int | None = None) -> PrefillOutput:
         """Runs one forward over the chunks, and samples the next token of each chunk with `samples_token`."""

@@ -84,11 +84,12 @@ class OutputProcessor:
         traces, num_tokens, arm = [], 0, work.decision.arm
         for b, (request, row) in enumerate(zip(work.members, rows, strict=True)):
             length, was_refused, trace_row = row[num_slots], row[num_slots + 1], row[num_slots + 2 :]
-            request.growth_in_flight.popleft()
+            drafted = bool(work.batch.drafts) and work.batch.drafts[b]
             request.num_committed += length
+            request.max_committed += length - (work.growth if drafted else 1)
             if request.is_removed:
                 continue
-            output, drafted = request.state.output, bool(work.batch.drafts) and work.batch.drafts[b]
+            output = request.state.output
             trace = trace_from_row(arm, work.contexts[b], length, trace_row) if drafted else None
             output.accepted.append(length)
             output.offered.append(length - 1 + was_refused)
@@ -122,7 +123,6 @@ class OutputProcessor:
     def _append(self, request: RunningRequest, run: Sequence[int], is_first: bool) -> int:
         """Appends tokens up to the end of the output. Returns the number of appended tokens."""
         state, output = request.state, request.state.output
-        request.awaits_first_token = False
         now_s = time.perf_counter() - state.added_s
         count = 0
         for index, token in enumerate(run):
@@ -137,6 +137,7 @@ class OutputProcessor:
             if reason is not None:
                 self.finish(state, reason)
                 break
+        request.max_missing -= count - 1
         if not is_first and count < len(run):  # the output ended inside the path: the target refused nothing there
             output.accepted[-1] = count
             output.offered[-1] = count - 1

@@ -1,7 +1,6 @@
 """The state of requests inside the engine: plain data of the host, shared by scheduler and output processor."""
 
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from eyas.chat.detokenizer import TextStream
@@ -39,35 +38,33 @@ class RunningRequest:
 
     Attributes:
         kind: The kind of its rounds.
+        speculates: False if its rounds do not draft, whatever arm is chosen.
+        reports: True if it wants log-probabilities or draft trees.
         prefill_end: The number of columns that prefill must fill.
-        num_prefilled: The number of columns whose prefill is launched.
         is_prefilled: True if the prefill of the whole text is launched.
-        num_committed: The number of committed columns in the results that were read.
+        num_committed: The number of committed columns: of launched prefills, and of the results that were read.
+        max_committed: Upper bound of the committed columns once all launched work is done.
+        max_missing: Upper bound of the missing output tokens once all launched work is read: each round gives at least
+            one token.
         draft_lag_tokens: The number of committed columns at the end that the drafter has not read.
-        growth_in_flight: The maximum number of tokens that each launched and unread round adds.
         is_removed: True after the request has ended; results of work in flight are then ignored.
     """
 
     state: RequestState
     kv: KVAllocation
     kind: RoundKind
+    speculates: bool
+    reports: bool
     prefill_end: int
-    num_prefilled: int
     num_committed: int
+    max_committed: int
+    max_missing: int
     draft_lag_tokens: int
     is_started: bool = False
     is_prefilled: bool = False
-    growth_in_flight: deque[int] = field(default_factory=deque)
-    awaits_first_token: bool = False
     is_removed: bool = False
 
     @property
-    def max_committed(self) -> int:
-        """Upper bound of the committed columns once all launched work is done."""
-        return self.num_committed + sum(self.growth_in_flight)
-
-    @property
-    def needs_round(self) -> bool:
-        """True if a token may be missing once all launched work is read. Every round gives at least one token."""
-        launched = len(self.state.output.token_ids) + self.awaits_first_token + len(self.growth_in_flight)
-        return launched < self.state.max_new_tokens
+    def awaits_result(self) -> bool:
+        """True if launched work gives it tokens that were not read."""
+        return self.max_missing + len(self.state.output.token_ids) < self.state.max_new_tokens

@@ -51,8 +51,8 @@ class Sampler:
         self.staging = staging
         self.seeds_R = torch.zeros(num_req_slots, dtype=torch.int64, device=staging.device)
         self.penalties = PenaltyState(num_req_slots, vocab_size, staging)
-        self._samplings = [SamplingParams()] * num_req_slots
-        self._settings_RC = settings_array(self._samplings)
+        self._settings_RC = settings_array([SamplingParams()] * num_req_slots)
+        self._adjusts = [False] * num_req_slots  # True where penalties or a bias change the logits
         self._grammars: dict[int, GrammarState | MinLengthState] = {}
         self.broken_req_slots: set[int] = set()  # outputs that exceed the limits of their grammar
         self._cached_batch: tuple[tuple[tuple[int, ...], int], SamplerBatch] | None = None
@@ -62,7 +62,7 @@ class Sampler:
         output_ids = text[len(request.prompt_ids) :]
         self.seeds_R[req_slot].fill_(request.seed)
         self.penalties.admit(req_slot, request.sampling, request.prompt_ids, output_ids)
-        self._samplings[req_slot] = request.sampling
+        self._adjusts[req_slot] = request.sampling.adjusts_logits
         self._settings_RC[req_slot] = settings_array([request.sampling])
         self._grammars.pop(req_slot, None)
         self.broken_req_slots.discard(req_slot)
@@ -80,11 +80,10 @@ class Sampler:
         """
         key = req_slots, len(req_slots) if size is None else size
         if self._cached_batch is None or self._cached_batch[0] != key:
-            padding = key[1] - len(req_slots)
-            all_B = [*req_slots, *[len(self._samplings) - 1] * padding]
-            params = [self._samplings[req_slot] for req_slot in all_B]
-            req_slots_B, settings_RC = self.staging.copy(all_B, self._settings_RC[all_B])
-            settings = SamplingBatch.from_params(params, self.staging.device, settings_RC)
+            all_B = np.array([*req_slots, *[len(self._adjusts) - 1] * (key[1] - len(req_slots))])
+            host_RC, adjusts = self._settings_RC[all_B], any(map(self._adjusts.__getitem__, req_slots))
+            req_slots_B, settings_RC = self.staging.copy(all_B, host_RC)
+            settings = SamplingBatch.from_settings(host_RC, settings_RC, adjusts)
             grammar_req_slots = req_slots if self.needs_host(req_slots) else ()
             self._cached_batch = (key, SamplerBatch(req_slots_B, settings, grammar_req_slots))
         return self._cached_batch[1]

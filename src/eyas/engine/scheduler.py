@@ -39,13 +39,18 @@ class PrefillWork:
 
 @dataclass(frozen=True, eq=False)
 class RoundWork:
-    """One round. contexts: the number of committed columns of each member that the host knew at launch."""
+    """One round.
+
+    contexts: the number of committed columns of each member that the host knew at launch.
+    growth: the maximum number of tokens that the round adds to a member that drafts.
+    """
 
     members: tuple[RunningRequest, ...]
     batch: RoundBatch
     decision: SpeculationDecision
     contexts: tuple[int, ...]
     kind: RoundKind
+    growth: int
 
 
 class Scheduler:
@@ -81,8 +86,11 @@ class Scheduler:
             if kv is None:
                 break
             self.waiting.popleft()
-            kind = RoundKind(state.output.request.speculation == "max", state.output.drafter)
-            request = RunningRequest(state, kv, kind, prefill_end, kv.num_shared, kv.num_shared, kv.draft_lag_tokens)
+            asked, num_missing = state.output.request, state.max_new_tokens - len(state.output.token_ids)
+            kind = RoundKind(asked.speculation == "max", state.output.drafter)
+            speculates, reports = asked.speculation != "off", asked.logprobs is not None or asked.wants_rounds
+            lengths = prefill_end, kv.num_shared, kv.num_shared, num_missing, kv.draft_lag_tokens
+            request = RunningRequest(state, kv, kind, speculates, reports, *lengths)
             self.running.append(request)
             admitted.append(request)
         return admitted
@@ -90,7 +98,7 @@ class Scheduler:
     def next_work(self) -> PrefillWork | RoundWork | None:
         """Returns the next work to launch, or None. Prefills and rounds alternate, so that neither waits for long."""
         to_prefill = [request for request in self.running if not request.is_prefilled]
-        to_continue = [request for request in self.running if request.is_prefilled and request.needs_round]
+        to_continue = [request for request in self.running if request.is_prefilled and request.max_missing > 0]
         if to_prefill and not (to_continue and self._last_was_prefill):
             self._last_was_prefill = True
             return self._prefill(to_prefill)
@@ -109,7 +117,7 @@ class Scheduler:
     def _prefill(self, requests: Sequence[RunningRequest]) -> PrefillWork:
         budget, chunks, members = PREFILL_CHUNK, [], []
         for request in requests:
-            begin, end = request.num_prefilled, min(request.prefill_end, request.num_prefilled + budget)
+            begin, end = request.num_committed, min(request.prefill_end, request.num_committed + budget)
             if end == begin and request.is_started:
                 continue
             budget -= end - begin
@@ -118,62 +126,64 @@ class Scheduler:
             chunk = PrefillChunk(request.kv.req_slot, tuple(token_ids), begin, end, not request.is_started, samples)
             chunks.append(chunk)
             request.draft_lag_tokens += end - begin
-            request.is_started, request.num_prefilled, request.num_committed = True, end, end
+            request.is_started, request.num_committed, request.max_committed = True, end, end
             request.is_prefilled = end == request.prefill_end
             if request.is_prefilled:
                 self.kv_cache.cache_prefix(request.kv, token_ids[:end])
             if samples:
-                request.awaits_first_token = True
+                request.max_missing -= 1
                 members.append(request)
         return PrefillWork(tuple(chunks), tuple(members))
 
     def _round(self, requests: Sequence[RunningRequest]) -> RoundWork | None:
         kind, requests = self._next_kind(requests)
         self._grow(requests, max(arm.nodes for arm in self.policies[0].arms))
-        members = tuple(request for request in requests if not request.is_removed)
+        members = tuple([request for request in requests if not request.is_removed])
         if not members:
             return None
-        asked = [request.state.output.request for request in members]
-        speculates = [request.speculation != "off" for request in asked]
-        may_draft = members if all(speculates) else tuple(compress(members, speculates))
+        speculates = [request.speculates for request in members]
         contexts = tuple([request.num_committed for request in members])
-        lags = tuple([request.draft_lag_tokens for request in may_draft])
+        lags = tuple([request.draft_lag_tokens for request in members])
+        new = [one for one in compress(members, lags) if one.speculates and one.max_committed == one.prefill_end]
         load = BatchLoad(
             contexts=tuple(compress(contexts, speculates)),
-            draft_lags=lags,
-            plain_contexts=tuple(compress(contexts, [not one for one in speculates])),
-            new_prompt_tokens=sum(
-                lag for one, lag in zip(may_draft, lags, strict=True) if lag and one.max_committed == one.prefill_end
-            ),
+            draft_lags=tuple(compress(lags, speculates)),
+            plain_contexts=() if all(speculates) else tuple(compress(contexts, [not one for one in speculates])),
+            new_prompt_tokens=sum(request.draft_lag_tokens for request in new),
         )
         decision = self._policy_for(kind, load).decide(load)
         decided = iter(decision.drafts)
-        drafts = tuple([speculate and next(decided) for speculate in speculates])
+        drafts = tuple([one and next(decided) for one in speculates]) if load.plain_contexts else decision.drafts
         shape = decision.arm.shape
+        asked = [request.state.output.request for request in members if request.reports]
         batch = RoundBatch(
             tuple([request.kv.req_slot for request in members]),
             shape,
             nodes=0 if shape is None else len(drafts) + sum(drafts) * (shape.nodes - 1),
             drafts=() if shape is None else drafts,
-            draft_lags=tuple([request.draft_lag_tokens for request in compress(members, drafts)]),
+            draft_lags=tuple(compress(lags, drafts)),
             num_logprobs=_max_logprobs(asked),
             wants_trees=any(request.wants_rounds for request in asked),
             drafter=kind.drafter,
         )
         growth = 1 if shape is None else shape.max_accepted
-        for request, drafting in zip(members, drafts, strict=True):
-            request.growth_in_flight.append(growth if drafting else 1)
-            request.draft_lag_tokens = 0 if drafting else request.draft_lag_tokens + 1
-            if drafting and request.kv.draft_lag_tokens:
+        for request, lag, drafting in zip(members, lags, drafts, strict=True):
+            request.max_missing -= 1
+            request.max_committed += growth if drafting else 1
+            if not drafting:
+                request.draft_lag_tokens = lag + 1
+            elif lag:
+                request.draft_lag_tokens = 0
                 self.kv_cache.mark_read(request.kv)
-        return RoundWork(members, batch, decision, contexts, kind)
+        return RoundWork(members, batch, decision, contexts, kind, growth)
 
     def _next_kind(self, requests: Sequence[RunningRequest]) -> tuple[RoundKind, list[RunningRequest]]:
         """Chooses one kind of round in turn, among those that requests need, and returns it with its requests.
 
         first drafter | second drafter | first, largest tree | second, largest tree | first ...
         """
-        needed = {request.kind for request in requests}
+        kinds = [request.kind for request in requests]
+        needed = set(kinds) if kinds.count(kinds[0]) < len(kinds) else kinds[:1]
         self._last_kind = min([kind for kind in needed if kind > self._last_kind] or needed)
         if len(needed) == 1:
             return self._last_kind, list(requests)
@@ -186,11 +196,9 @@ class Scheduler:
 
     def _grow(self, requests: Sequence[RunningRequest], num_nodes: int) -> None:
         """Allocates KV slots for a round of `num_nodes` nodes per request. Preempts the newest requests if needed."""
-        for request in requests:
-            num_columns = request.max_committed + num_nodes
-            if num_columns > len(request.kv.slots):
-                while not request.is_removed and not self.kv_cache.grow(request.kv, num_columns, SLOT_BLOCK):
-                    self._preempt(self.running[-1])
+        for one in [one for one in requests if one.max_committed + num_nodes > one.kv.num_columns]:
+            while not one.is_removed and not self.kv_cache.grow(one.kv, one.max_committed + num_nodes, SLOT_BLOCK):
+                self._preempt(self.running[-1])
 
     def _preempt(self, request: RunningRequest) -> None:
         """Frees the memory of a request and puts it first in the waiting queue, with the tokens read so far."""

@@ -12,6 +12,7 @@ there: they are equal for all requests that share the slots.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,7 @@ NO_SLOTS = np.empty(0, np.int32)
 EVICT_DIVISOR = 64  # this fraction of the pool is evicted at a time
 
 
-@dataclass(frozen=True, eq=False)
-class TableWrite:
+class TableWrite(NamedTuple):
     """A write to req_to_token: `slots` go to the row `req_slot`, from `column` on."""
 
     req_slot: int
@@ -50,14 +50,15 @@ def merge_writes(writes: Sequence[TableWrite], num_columns: int) -> tuple[NDArra
     return cells, slots
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class KVAllocation:
     """The memory of one request.
 
     Attributes:
         req_slot: The request slot.
         node: The node of the prefix cache at which the shared prefix ends.
-        slots: The KV slot of each column.
+        row: The KV slots of all columns that a request may have; only the first num_columns are allocated.
+        num_columns: The number of allocated columns.
         num_shared: The number of leading columns whose KV slots belong to the prefix cache.
         draft_lag_tokens: The number of shared columns, at their end, that the drafter has not read.
         drafter: The index of the request's drafter.
@@ -65,10 +66,16 @@ class KVAllocation:
 
     req_slot: int
     node: RadixNode
-    slots: Slots
+    row: Slots
+    num_columns: int
     num_shared: int
     draft_lag_tokens: int
     drafter: int = 0
+
+    @property
+    def slots(self) -> Slots:
+        """The KV slot of each allocated column."""
+        return self.row[: self.num_columns]
 
     @property
     def own_slots(self) -> Slots:
@@ -116,8 +123,9 @@ class KVCacheManager:
             self.prefix_cache.unlock(hit.node)
             return None
         shared, unread = len(hit.slots), self._num_unread(hit.slots, drafter)
-        slots = np.concatenate((hit.slots, own))
-        allocation = KVAllocation(self._free_req_slots.pop(), hit.node, slots, shared, unread, drafter)
+        row, num_columns = np.empty(self.pool.req_to_token_RC.shape[1], np.int32), shared + len(own)
+        row[:shared], row[shared:num_columns] = hit.slots, own
+        allocation = KVAllocation(self._free_req_slots.pop(), hit.node, row, num_columns, shared, unread, drafter)
         self._write(allocation.req_slot, 0, allocation.slots)
         return allocation
 
@@ -132,14 +140,16 @@ class KVCacheManager:
         Returns:
             False if there are too few KV slots; the allocation is then unchanged.
         """
-        missing = num_columns - len(allocation.slots)
+        begin, missing = allocation.num_columns, num_columns - allocation.num_columns
         if missing <= 0:
             return True
-        own = self._take(max(missing, min_slots)) if self._is_available(max(missing, min_slots)) else None
-        if own is None and (own := self._take(missing)) is None:
+        count = max(missing, min_slots)
+        own = self._take(count if self._is_available(count) else missing)
+        if own is None:
             return False
-        self._write(allocation.req_slot, len(allocation.slots), own)
-        allocation.slots = np.concatenate((allocation.slots, own))
+        allocation.num_columns += len(own)
+        allocation.row[begin : allocation.num_columns] = own
+        self._write(allocation.req_slot, begin, own)
         return True
 
     def cache_prefix(self, allocation: KVAllocation, token_ids: Sequence[int]) -> None:
@@ -199,7 +209,7 @@ class KVCacheManager:
         Where the cache already holds a part of the text, the allocation's slots of that part are freed.
         """
         shared, count = allocation.num_shared, max(len(text) - 1, 0)
-        assert shared <= count <= len(allocation.slots), (shared, count, len(allocation.slots))
+        assert shared <= count <= allocation.num_columns, (shared, count, allocation.num_columns)
         num_known = len(self.prefix_cache.match(text).slots)
         assert num_known >= shared, "a prefix in use is not evicted"
         hit = self.prefix_cache.insert(text, allocation.slots[:count])

@@ -26,6 +26,7 @@ class KVPool:
 
     Attributes:
         num_slots: The number of KV slots that can be allocated; slot 0 is not counted.
+        num_free: The number of free KV slots.
         kv: Keys and values, [layers, 2, num_slots + 1, key-value heads, head size].
         req_to_token_RC: The KV slot of each column of each request slot, int32.
         staging: The copies between the host and the device of the tensors.
@@ -48,7 +49,7 @@ class KVPool:
         self.staging = Staging(weight.device)
         self.aux_ZL: Tensor | None = None
         self._free = np.arange(num_slots, 0, -1, dtype=np.int32)  # a stack: the last one is taken first
-        self._num_free = num_slots
+        self.num_free = num_slots
 
     def allocate_aux(self, size: int) -> None:
         """Allocates aux_ZL with `size` numbers per token. Later calls do nothing: all drafters share the tensor."""
@@ -58,11 +59,6 @@ class KVPool:
         self.aux_ZL = torch.zeros(self.num_slots + 1, size, dtype=self.kv.dtype, device=self.kv.device)
 
     @property
-    def num_free(self) -> int:
-        """Number of free slots."""
-        return self._num_free
-
-    @property
     def token_bytes(self) -> int:
         """Bytes that one token takes: its keys and values in every layer, and its captured features."""
         size = self.kv.shape[0] * 2 * self.kv.shape[3] * self.kv.shape[4]
@@ -70,19 +66,19 @@ class KVPool:
 
     def allocate(self, count: int) -> Slots:
         """Removes `count` slots from the free list and returns them. Requirement: `num_free` is at least `count`."""
-        assert 0 <= count <= self._num_free, (count, self._num_free)
-        self._num_free -= count
-        return self._free[self._num_free : self._num_free + count].copy()
+        assert 0 <= count <= self.num_free, (count, self.num_free)
+        self.num_free -= count
+        return self._free[self.num_free : self.num_free + count].copy()
 
     def free(self, slots: Slots) -> None:
         """Returns slots to the free list."""
-        assert self._num_free + len(slots) <= self.num_slots, "more slots freed than there are"
-        self._free[self._num_free : self._num_free + len(slots)] = slots
-        self._num_free += len(slots)
+        assert self.num_free + len(slots) <= self.num_slots, "more slots freed than there are"
+        self._free[self.num_free : self.num_free + len(slots)] = slots
+        self.num_free += len(slots)
 
     def free_slots(self) -> Slots:
         """Returns the free slots, for checks."""
-        return self._free[: self._num_free]
+        return self._free[: self.num_free]
 
     def move(self, source: Tensor, destination: Tensor) -> None:
         """Copies keys and values from source[i] to destination[i] in every layer. All sources are read first."""

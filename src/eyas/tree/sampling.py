@@ -200,26 +200,17 @@ class SamplingBatch:
     adjusts: bool
 
     @classmethod
-    def from_params(
-        cls, params: Sequence[SamplingParams], device: torch.device, settings_RC: Tensor | None = None
-    ) -> Self:
-        """Builds the batch; row r has the settings params[r].
+    def from_params(cls, params: Sequence[SamplingParams], device: torch.device) -> Self:
+        """Copies the settings to the device and waits for it. Row r has the settings params[r]."""
+        host_RC, adjusts = settings_array(params), any(request.adjusts_logits for request in params)
+        return cls.from_settings(host_RC, torch.from_numpy(host_RC).to(device), adjusts)
 
-        Args:
-            params: The settings of the requests.
-            device: The device.
-            settings_RC: `settings_array(params)` on the device; None to copy it there, for which the host waits.
-        """
-        drawn = [request for request in params if not request.is_greedy]
-        return cls(
-            settings_RC=torch.from_numpy(settings_array(params)).to(device) if settings_RC is None else settings_RC,
-            all_greedy=not drawn,
-            any_greedy=len(drawn) < len(params),
-            any_min_p=any(request.min_p for request in drawn),
-            any_top_k=any(request.top_k is not None for request in drawn),
-            any_top_p=any(request.top_p is not None and request.top_p < 1 for request in drawn),
-            adjusts=any(request.adjusts_logits for request in params),
-        )
+    @classmethod
+    def from_settings(cls, host_RC: NDArray[np.float64], settings_RC: Tensor, adjusts: bool) -> Self:
+        """Builds the batch from the result of `settings_array`, on the host and on the device."""
+        any_drawn, any_min_p, any_top_k, any_top_p = (host_RC != (0.0, -math.inf, math.inf, 0.0)).any(axis=0).tolist()
+        any_greedy = bool((host_RC[:, 0] == 0).any())
+        return cls(settings_RC, not any_drawn, any_greedy, any_min_p, any_top_k, any_top_p, adjusts)
 
     @property
     def ops_key(self) -> tuple[bool, ...]:
