@@ -11,7 +11,7 @@ from eyas.privacy.span import Span
 from eyas.privacy.value_labels import label_before, labels_before
 
 _MIN_CARD = 12  # digits
-_EXACT = load_patterns("numbers").exact
+_PATTERNS = load_patterns("numbers")
 _REACH, _REACH_BEHIND = 48, 24  # characters before and after a number in which "card" says that it is one
 _REACH_OF_ACCOUNT = 32  # characters before an IBAN with a wrong checksum
 _SURE_WALLETS = ("0x", "bc1", "ltc1", "addr1")
@@ -23,10 +23,10 @@ def find_cards(text: str) -> Iterator[Span]:
     A card number has the prefix of an issuer and a valid Luhn checksum, and does not stand after "order id". Beside the
     word "card" any number with a valid checksum is one; right after it, also a number with a wrong checksum.
     """
-    for run in _EXACT["run_of_digits"].finditer(text):
+    for run in _PATTERNS["run_of_digits"].finditer(text):
         if run.end() - run.start() < _MIN_CARD:
             continue
-        groups = [match.span() for match in _EXACT["group"].finditer(text, *run.span())]
+        groups = [match.span() for match in _PATTERNS["group"].finditer(text, *run.span())]
         first = 0
         while first < len(groups):
             count = _count_card_groups(text, groups, first)
@@ -66,7 +66,7 @@ def _count_card_groups(text: str, groups: list[tuple[int, int]], first: int) -> 
             if (is_valid and (is_whole or is_long)) or (is_announced and is_long and (is_usual or is_direct_label)):
                 called = max(called, (is_valid, count))
             continue
-        if not is_valid or is_fraction or not _EXACT["issuer"].fullmatch(number):
+        if not is_valid or is_fraction or not _PATTERNS["issuer"].fullmatch(number):
             continue
         if is_usual and (len(number) > _MIN_CARD or sizes == [4] * 3):
             return count
@@ -86,15 +86,15 @@ def _is_usual_grouping(sizes: list[int]) -> bool:
 def find_accounts(text: str) -> Iterator[Span]:
     """Yields the spans of IBANs and of crypto wallets. labeled_values.py finds the numbers of other accounts."""
     yield from _find_ibans(text)
-    for match in _EXACT["sort_code"].finditer(text):
+    for match in _PATTERNS["sort_code"].finditer(text):
         yield Span(*match.span(), "ACCOUNT", 0.7)
-    for match in _EXACT["wallet"].finditer(text):
+    for match in _PATTERNS["wallet"].finditer(text):
         if match[0].startswith(_SURE_WALLETS) or bitcoin.is_valid(match[0]):
             yield Span(*match.span(), "ACCOUNT", 0.9)
 
 
 def _find_ibans(text: str) -> Iterator[Span]:
-    for match in _EXACT["iban"].finditer(text):
+    for match in _PATTERNS["iban"].finditer(text):
         places = [k for k in range(*match.span()) if text[k].isalnum()]
         compact = "".join(text[k] for k in places).upper()
         length = _iban_length(compact[:2])
@@ -110,5 +110,5 @@ def _find_ibans(text: str) -> Iterator[Span]:
 def _iban_length(country: str) -> int:
     """Returns the number of characters of a country's IBANs; 0 if it has none. country: two capital letters."""
     structure = numdb.get("iban").info(country)[0][1].get("bban", "")
-    sizes = [int(size) for size in _EXACT["group"].findall(structure)]
+    sizes = [int(size) for size in _PATTERNS["group"].findall(structure)]
     return sum(sizes) + len("DE00") if sizes else 0

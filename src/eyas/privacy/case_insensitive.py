@@ -5,7 +5,6 @@ most alternatives by their first letter. Most texts match nothing, so this first
 """
 
 import re
-import sys
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
@@ -41,11 +40,11 @@ class PrefilteredPattern:
         Args:
             exact: The pattern whose matches are returned.
             test: The fast pattern. Its letters are converted to lower case.
-            flags: Flags of `re`, for both patterns.
+            flags: Flags of `re` for the pattern.
         """
         self._exact = re.compile(exact, flags)
         lower = _PART.sub(lambda part: part[0] if part[0][0] in "\\(" else part[0].lower(), test)
-        self._test = re.compile(lower, flags & ~re.IGNORECASE)
+        self._test = re.compile(lower)
 
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
         """Yields the matches, as re.Pattern.finditer does."""
@@ -53,37 +52,24 @@ class PrefilteredPattern:
 
 
 class CaseInsensitivePattern(PrefilteredPattern):
-    """A pattern that ignores case, with the methods of re.Pattern.
+    """A pattern that ignores case.
 
     Requirements: the pattern has no (?i) and matches no empty text. It has no case-sensitive group, such as (?-i:A),
     inside a negative lookaround, because the search in lower case would exclude too much.
     """
 
-    def __init__(self, pattern: str, flags: int = 0) -> None:
-        """Compiles the pattern, with the flags of `re`."""
-        super().__init__(pattern, pattern, flags | re.IGNORECASE)
+    def __init__(self, pattern: str) -> None:
+        """Compiles the pattern."""
+        super().__init__(pattern, pattern, re.IGNORECASE)
 
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
         """Yields the matches, as re.Pattern.finditer does."""
-        match = self.search(text)
-        while match:
-            yield match
-            match = self.search(text, match.end())
-
-    def search(self, text: str, start: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
-        """Returns the first match in text[start:end], or None."""
-        lower = lower_text(text)
-        test = self._test.search(lower, start, end)
-        while test:  # the pattern matches nowhere else; and not here where it respects case
-            match = self._exact.match(text, test.start(), end)
+        lower, start = lower_text(text), 0
+        while test := self._test.search(lower, start):  # the pattern matches nowhere else
+            match = self._exact.match(text, test.start())
             if match:
-                return match
-            test = self._test.search(lower, test.start() + 1, end)
-        return None
-
-    def match(self, text: str, start: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
-        """Returns the match that begins at position `start` and ends by `end`, or None."""
-        return self._exact.match(text, start, end) if self._test.match(lower_text(text), start, end) else None
+                yield match
+            start = match.end() if match else test.start() + 1  # no match where the pattern respects case
 
 
 def lower_text(text: str) -> str:

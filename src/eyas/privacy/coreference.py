@@ -54,7 +54,8 @@ class Mentions:
             if kind == "EMAIL":
                 self._add_email(value)
             if kind == "PERSON" and is_cjk(value):  # no spaces separate the names from other words
-                self.values |= dict.fromkeys((part for part in self._parts(value) if len(part) > 1), kind)
+                parts = (value, *(part[0] for part in name_parts(value)))
+                self.values |= dict.fromkeys((part for part in parts if len(part) > 1), kind)
             elif kind == "PHONE":
                 self.digits.add(re.sub(r"\D", "", value))
             elif kind in _REPEATED_KINDS and len(value) > 2 - is_cjk(value) and len(self.values) < MAX_REPEATED:
@@ -68,11 +69,6 @@ class Mentions:
             for joined in ((first, last), (first[0], last), (last, first), (first, last[0]), (last, first[0])):
                 if len("".join(joined)) >= _MIN_USER_NAME:
                     self.user_names.setdefault("".join(joined), joined)
-
-    def _parts(self, name: str) -> Iterator[str]:
-        """Yields a name, and those of its parts that are searched where they stand alone."""
-        yield name
-        yield from (part[0] for part in name_parts(name))
 
     def _add_email(self, address: str) -> None:
         """Adds the names in an address such as tevita.fifita@web.de: "tevita" and "fifita"."""

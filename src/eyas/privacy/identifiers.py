@@ -8,8 +8,8 @@ needs a context word near it, such as "passport". labeled_values.py finds any nu
 import importlib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from eyas.privacy.case_insensitive import lower_text
 from eyas.privacy.labeled_values import UNITS, is_about_private_life, is_direct
@@ -23,17 +23,11 @@ _REACH = 200  # characters in which those words are looked for
 _VAGUE = ("id", "ref", "reference")  # of an order, or of a customer
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _NEAR = 60  # characters around a weak form in which a context word in a script without spaces is looked for
-# How the forms of each group begin: strong ones, weak ones, those with letters of other scripts.
-_STARTS = {
-    "strong": r"\b(?=[A-Za-z]{0,8}[ /-]?\d|[0-9A-Fa-f]{2}[:-][0-9A-Fa-f]{2}[:-]|[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}\.)",
-    "weak": r"(?<!\w)(?=(?:[A-Z]{0,9}[ -]?[A-Z]{0,3}[ -]?|\* ?)\d|[0-9A-Fa-f]{4}\.)",
-    "scripts": "",
-}
+_STARTS: dict[str, str] = read_data_file("data/identifiers")["starts"]
 _SCRIPT = re.compile(r"[\u0400-\u04ff\u0600-\u06ff\u0900-\u097f\u3005-\u9fff\uac00-\ud7af]")
 
 
-@dataclass(frozen=True)
-class _Form:
+class _Form(NamedTuple):
     """A format of an identifier.
 
     Attributes:

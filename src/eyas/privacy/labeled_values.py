@@ -18,7 +18,7 @@ from eyas.privacy.value_labels import find_labels, is_label
 from eyas.privacy.words import split_words
 
 _FILE = "labeled_values"
-DATES, _PATTERNS = load_patterns(_FILE).tested, load_patterns(_FILE).exact
+_PATTERNS = load_patterns(_FILE)
 UNITS = _PATTERNS["units"]
 """Matches behind a number that is an amount."""
 _DATE_LABELS = ("BIRTH_DATE", "BORN", "PIN", "PIN_WORD")  # whose values look like dates
@@ -85,7 +85,7 @@ def find_values_below(heading: str, cells: Iterable[tuple[int, str]], language: 
 def find_birth_dates(text: str, people: Iterable[Span], language: str) -> Iterator[Span]:
     """Yields the spans of dates right behind a name, in a text about a birth or about private life."""
     ends = {span.end for span in people}
-    for match in DATES["date_behind_name"].finditer(text):
+    for match in _PATTERNS.find(text, "date_behind_name"):
         is_birth = any(label.kind in ("BIRTH_DATE", "BORN") for label in find_labels(text))
         if match.start() in ends and (is_birth or is_about_private_life(text, language)):
             yield Span(*match.span("value"), "BIRTH_DATE", 0.6, "builtin.label")

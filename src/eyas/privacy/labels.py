@@ -5,9 +5,9 @@ means a place. "customer id" and "file name" mean nothing personal. A label with
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from eyas.privacy.case_insensitive import strip_accents
 from eyas.privacy.patterns import load_patterns
@@ -22,7 +22,7 @@ _COMPANY_WORDS = read_words("company_words")
 # Kinds in the order in which a word of a label decides: "email address" is EMAIL, "customer city" LOCATION.
 _KINDS = ("EMAIL", "PHONE", "ACCOUNT", "GOVERNMENT_ID", "ADDRESS", "LOCATION")
 THING, PERSONAL = "THING", "PERSONAL"
-_EXACT = load_patterns("values").exact
+_SHAPES = load_patterns("values")
 
 
 class Trust(IntEnum):
@@ -33,8 +33,7 @@ class Trust(IntEnum):
     SURE = 2  # "surname", "customer name": people only
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """The meaning of a label.
 
     Attributes:
@@ -80,8 +79,8 @@ def parse_label(text: str) -> Label | None:
 
 
 def _split_label(text: str) -> list[str]:
-    spaced = _EXACT["camel_edge"].sub(" ", text).casefold().replace("e-mail", "email").replace("e_mail", "email")
-    return _EXACT["word_of_label"].findall(strip_accents(spaced))
+    spaced = _SHAPES["camel_edge"].sub(" ", text).casefold().replace("e-mail", "email").replace("e_mail", "email")
+    return _SHAPES["word_of_label"].findall(strip_accents(spaced))
 
 
 @cache
@@ -108,8 +107,7 @@ def _words() -> Mapping[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class ValueMatcher:
+class ValueMatcher(NamedTuple):
     """A test if the value of a cell, a field or a list item fits its label.
 
     Attributes:
@@ -128,7 +126,7 @@ class ValueMatcher:
             sure: The label says that the value is a name. Then an ordinary word may be a name, too: "Young".
             any_case: The name may be in lower case.
         """
-        if not 2 <= len(value) <= _MAX_NAME or not _EXACT["name"].match(value) or _EXACT["camel_case"].search(value):
+        if not 2 <= len(value) <= _MAX_NAME or not _SHAPES["name"].match(value) or _SHAPES["camel_case"].search(value):
             return False
         words, lexicon = split_words(value), self.lexicon
         num_names = num_words = 0
@@ -166,11 +164,11 @@ class ValueMatcher:
         """Returns True if the value looks like the kind of its label, for example like a phone number."""
         if label.kind == "LOCATION":
             return self._is_place(value)
-        shape = _EXACT.get(label.kind)
+        shape = _SHAPES.get(label.kind)
         return shape is not None and bool(shape.match(value))
 
     def _is_place(self, value: str) -> bool:
-        if not 3 <= len(value) <= _MAX_NAME or not _EXACT["LOCATION"].match(value):
+        if not 3 <= len(value) <= _MAX_NAME or not _SHAPES["LOCATION"].match(value):
             return False
         if value[0].islower():
             return value in self.lexicon.cities or value in self.lexicon.towns

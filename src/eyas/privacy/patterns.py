@@ -12,7 +12,6 @@ the language folders. {words:TABLE} are whole words, {stems:TABLE} are those wit
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -30,40 +29,27 @@ _TABLES: Mapping[str, Callable[..., str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Patterns:
-    """The patterns of one file: name -> pattern.
+class Patterns(dict[str, re.Pattern[str]]):
+    """The patterns of one file: those that respect case by name, and `others`, which are only searched by `find`."""
 
-    Attributes:
-        exact: Patterns that respect case.
-        any_case: Patterns that ignore case.
-        tested: Patterns with a test.
-    """
-
-    exact: Mapping[str, re.Pattern[str]]
-    any_case: Mapping[str, CaseInsensitivePattern]
-    tested: Mapping[str, PrefilteredPattern]
+    others: dict[str, PrefilteredPattern]
 
     def find(self, text: str, *names: str) -> Iterator[re.Match[str]]:
         """Yields the matches of these patterns, one pattern after another."""
         for name in names:
-            pattern = self.exact.get(name) or self.any_case.get(name) or self.tested[name]
-            yield from pattern.finditer(text)
+            yield from (self.get(name) or self.others[name]).finditer(text)
 
 
 @cache
 def load_patterns(name: str) -> Patterns:
     """Returns the patterns of data/NAME.toml."""
-    tables = read_data_file(f"data/{name}")
-    parts = read_parts(name)
-    return Patterns(
-        {key: re.compile(fill_parts(text, parts)) for key, text in tables.get("exact", {}).items()},
-        {key: CaseInsensitivePattern(fill_parts(text, parts)) for key, text in tables.get("any_case", {}).items()},
-        {
-            key: PrefilteredPattern(fill_parts(row["pattern"], parts), fill_parts(row["test"], parts))
-            for key, row in tables.get("tested", {}).items()
-        },
-    )
+    tables, parts = read_data_file(f"data/{name}"), read_parts(name)
+    exact, any_case, tested = (tables.get(section, {}) for section in ("exact", "any_case", "tested"))
+    found = Patterns({key: re.compile(fill_parts(text, parts)) for key, text in exact.items()})
+    found.others = {key: CaseInsensitivePattern(fill_parts(text, parts)) for key, text in any_case.items()}
+    for key, row in tested.items():
+        found.others[key] = PrefilteredPattern(fill_parts(row["pattern"], parts), fill_parts(row["test"], parts))
+    return found
 
 
 def read_parts(name: str) -> Mapping[str, Any]:

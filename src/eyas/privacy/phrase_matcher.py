@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 
 from eyas.privacy.case_insensitive import fold_word, lower_text, strip_accents
 from eyas.privacy.cjk_words import WordSet, normalize_cjk
-from eyas.privacy.word_lists import UNICASED, read_tables
+from eyas.privacy.word_lists import UNICASED, read_entries
 from eyas.privacy.words import Words, cut_prefixes
 
 UNSPACED = frozenset(("zh", "ja"))  # languages that write no spaces between words
@@ -33,10 +33,8 @@ class PhraseMatcher:
         self._language = language
         self._tables: dict[str, list[str]] = {}  # entry -> its tables
         for table in tables:
-            texts = read_tables().get(table, {})
-            for text in filter(None, (texts.get(language), texts.get("any"))):
-                for entry in text.split("," if "," in text else None):
-                    self._add(" ".join(re.split(r"[\s-]+", entry.strip())), table)
+            for entry in (*read_entries(table, language), *read_entries(table, "any")):
+                self._add(" ".join(re.split(r"[\s-]+", entry)), table)
         self._sizes: dict[str, list[int]] = {}  # first word of a phrase -> numbers of words of the phrases, falling
         for start, size in sorted({(entry.split()[0], entry.count(" ") + 1) for entry in self._tables}, reverse=True):
             if size > 1:

@@ -13,7 +13,7 @@ from eyas.privacy.words import NAMED_THINGS, Words, split_words
 
 UNLISTED_SCORE = 0.5  # of a place in no list of towns, after a phrase that announces a place
 WEAK_SCORE = 0.3  # of a place in no list of towns, after a preposition: a person may follow it, too
-_EXACT = load_patterns("places").exact
+_PATTERNS = load_patterns("places")
 _PREPOSITIONS = read_words("prepositions_of_places")
 _TABLES = ("words_of_living", "words_of_stays", "nouns_of_places")
 _REACH_OF_LIVING, _REACH_OF_STAYS = 4, 2  # words before a preposition
@@ -37,7 +37,7 @@ def find_places(text: str, lexicon: Lexicon, language: str, is_personal: bool) -
         is_personal: The text is about a person: it names one, or holds an e-mail address.
     """
     announced = _Announcements(split_words(text), language)
-    for match in _EXACT["names"].finditer(text):
+    for match in _PATTERNS["names"].finditer(text):
         start = match.start()
         lives, stays, preposition = announced.before(start, match.end())
         if not lives and not is_personal:
@@ -107,17 +107,17 @@ class _Announcements:
         if last < 0:
             return False, False, False
         gap = text[words.ends[last] : start]
-        if _EXACT["end_of_label"].search(gap):  # "City: Kiel"
+        if _PATTERNS["end_of_label"].search(gap):  # "City: Kiel"
             return "words_of_living" in self.tables.get(words.ends[last], ()), False, False
         if gap.strip() in ("", ".") and "nouns_of_places" in self.tables.get(words.ends[last], ()):
             return False, True, True
-        is_elided = _EXACT["elided"].match(gap) is not None
+        is_elided = _PATTERNS["elided"].match(gap) is not None
         if not is_elided and (gap.strip() or words.lowers[last] not in _PREPOSITIONS):
             return False, False, False
         lives = stays = False
         first = last if is_elided else last - 1
         for distance, i in enumerate(range(first, max(-1, first - _REACH_OF_LIVING), -1)):
-            if _EXACT["clause_end"].search(words.gaps[i]):
+            if _PATTERNS["clause_end"].search(words.gaps[i]):
                 break
             tables = self.tables.get(words.ends[i], ())
             lives |= "words_of_living" in tables
@@ -134,7 +134,7 @@ def _is_place(name: str, lexicon: Lexicon) -> bool:
     They may not if all of them are common words, or if there is only one: a first name, a brand or a stop word, to
     which countries and months belong.
     """
-    words = [word for word in _EXACT["edge_of_part"].split(name.casefold()) if len(word) > 2]
+    words = [word for word in _PATTERNS["edge_of_part"].split(name.casefold()) if len(word) > 2]
     if not words or all(word in lexicon.common for word in words):
         return False
     if " " not in name and "'" not in name and (words[0] in lexicon.sure_names or words[0] in NAMED_THINGS):

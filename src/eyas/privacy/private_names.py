@@ -17,7 +17,8 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from eyas.privacy.cjk_words import CJK_LANGUAGES
 from eyas.privacy.context_model import load_weights, split_context
@@ -55,8 +56,7 @@ _PUNCTUATION = " \n　、。，！？：:「」『』“”（）()・"
 _THRESHOLD = 0.6  # probability from which on a name is private, and makes the others of the record likelier
 
 
-@dataclass(frozen=True)
-class DetectedName:
+class DetectedName(NamedTuple):
     """A detected name and the features of the text around it.
 
     Attributes:
@@ -130,7 +130,7 @@ def describe_names(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
             for feature, value in largest[word].items():
                 if value > features.get(feature, 0.0):
                     features[feature] = value
-    return [replace(name, features=joined[id(name.features)]) for name in names]
+    return [name._replace(features=joined[id(name.features)]) for name in names]
 
 
 def score_features(features: Mapping[str, float], weights: Mapping[str, float]) -> float:
@@ -178,7 +178,7 @@ class _Context:
         for span in self.people:
             mentions = seen.setdefault(self.text[span.start : span.end], [])
             is_new = len(mentions) < _MAX_MENTIONS
-            mentions.append(self._describe(span) if is_new else replace(mentions[0], span=span))
+            mentions.append(self._describe(span) if is_new else mentions[0]._replace(span=span))
         return sorted((name for mentions in seen.values() for name in mentions), key=lambda name: in_order(name.span))
 
     def _describe(self, span: Span) -> DetectedName:

@@ -8,7 +8,6 @@ keys are the headings.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from eyas.privacy.dictionary import is_known
@@ -20,8 +19,7 @@ from eyas.privacy.value_labels import is_label
 from eyas.privacy.word_lists import Lexicon, read_data_file
 
 _PATTERNS = load_patterns("fields")
-_EXACT = _PATTERNS.exact
-_CELLS = {mark: _EXACT[name] for mark, name in read_data_file("data/fields")["separators"].items()}
+_CELLS = {mark: _PATTERNS[name] for mark, name in read_data_file("data/fields")["separators"].items()}
 _EDGE = " \t\r\u00a0\"'`*_“”„«»"
 _MAX_HEADER = 600  # characters of a line with headings
 _MAX_HEADING = 80
@@ -57,8 +55,7 @@ class Cell(NamedTuple):
 Rows = list[list[Cell]]
 
 
-@dataclass(frozen=True)
-class _Field:
+class _Field(NamedTuple):
     """A field whose key is a known label.
 
     Attributes:
@@ -106,12 +103,12 @@ def _continues(lines: Sequence[Cell], i: int, mark: str) -> bool:
     """Returns True if line i may be the line below a header whose columns `mark` separates."""
     if mark != "  ":
         return mark in lines[i].text or "+" in lines[i].text
-    following = i + 1 if i + 1 < len(lines) and _EXACT["rule"].match(lines[i].text) else i
+    following = i + 1 if i + 1 < len(lines) and _PATTERNS["rule"].match(lines[i].text) else i
     return mark in lines[following].text
 
 
 def _parse_heading(cell: Cell) -> Label | None:
-    heading = _EXACT["before_heading"].sub("", cell.text)
+    heading = _PATTERNS["before_heading"].sub("", cell.text)
     return parse_label(heading.partition("(")[0].strip(_EDGE)) if len(heading) < _MAX_HEADING else None
 
 
@@ -144,7 +141,7 @@ def _read_rows(lines: list[Cell], start: int, mark: str, num_columns: int, has_b
     num_odd = 0
     for k in range(start, len(lines)):
         line = lines[k].text
-        if _EXACT["rule"].match(line) and line.strip():
+        if _PATTERNS["rule"].match(line) and line.strip():
             continue
         cells = _split_cells(lines[k], mark)
         num_odd = num_odd + 1 if abs(len(cells) - num_columns) > 1 else 0
@@ -194,16 +191,16 @@ def _weigh_neighbors(fields: Sequence[_Field], i: int) -> int:
 
 def _find_fields(text: str, matcher: ValueMatcher) -> Iterator[_Field]:
     if "</" in text:
-        for match in _EXACT["tag"].finditer(text):
+        for match in _PATTERNS["tag"].finditer(text):
             label = parse_label(match[1].rpartition(":")[2])
             if label is not None:
                 yield _check_value(text, Cell(match.start(2), match[2]), label, matcher, is_quoted=True)
     if "|" in text:
-        for match in _EXACT["row"].finditer(text):
+        for match in _PATTERNS["row"].finditer(text):
             label = parse_label(match[1])
             if label is not None and parse_label(match[2]) is None:
                 yield _check_value(text, Cell(match.start(2), match[2]), label, matcher)
-    for mark in _EXACT["mark"].finditer(text):
+    for mark in _PATTERNS["mark"].finditer(text):
         at = mark.start()
         if at > 0 and text[at - 1] not in ":=!/" and text[at + 1 : at + 2] != "/":
             label = _read_key(text, at)
@@ -216,10 +213,10 @@ def _read_key(text: str, at: int) -> Label | None:
 
     If the whole text before the sign is no label, its last three, two or one words are tried: "info customer=Anna".
     """
-    window = _EXACT["count"].sub("", text[max(0, at - MAX_LENGTH) : at].rstrip(_KEY_END))
+    window = _PATTERNS["count"].sub("", text[max(0, at - MAX_LENGTH) : at].rstrip(_KEY_END))
     if not window or not (window[-1].isalpha() or window[-1] == ")"):
         return None
-    match = _EXACT["key"].search(window.partition("(")[0].rstrip() if window[-1] == ")" else window)
+    match = _PATTERNS["key"].search(window.partition("(")[0].rstrip() if window[-1] == ")" else window)
     key = match[0].strip(" \t\r*_>#•-–$@") if match else ""
     words = key.split()
     tails = (" ".join(words[-size:]) for size in (3, 2, 1) if len(words) > size)
@@ -229,22 +226,22 @@ def _read_key(text: str, at: int) -> Label | None:
 def _read_values(text: str, start: int, label: Label, matcher: ValueMatcher) -> Iterator[_Field]:
     is_person = label.kind == "PERSON"
     is_vague = is_person and label.trust is Trust.NAME
-    quoted = _EXACT["quoted"].match(text, start)
+    quoted = _PATTERNS["quoted"].match(text, start)
     if quoted:
         yield _check_value(text, Cell(quoted.start(2), quoted[2]), label, matcher, is_quoted=True)
     elif is_person and not is_vague and text[start : start + 5].lstrip().startswith("["):
-        array = _EXACT["array"].match(text, start)
-        for item in _EXACT["string"].finditer(text, *array.span(1)) if array else ():
+        array = _PATTERNS["array"].match(text, start)
+        for item in _PATTERNS["string"].finditer(text, *array.span(1)) if array else ():
             if matcher.is_name(item[1]):
                 yield _Field(Label("PERSON"), Cell(item.start(1), item[1]))
-    elif plain := _EXACT["plain"].match(text, start):
+    elif plain := _PATTERNS["plain"].match(text, start):
         value = Cell(plain.start(1), plain[1])
-        comma = _EXACT["last_comma"].match(text, plain.end(1)) if is_person and " " not in plain[1].strip() else None
+        comma = _PATTERNS["last_comma"].match(text, plain.end(1)) if is_person and " " not in plain[1].strip() else None
         if comma and matcher.is_name(plain[1] + comma[0]):  # "Fifita, Tevita"
             value = Cell(plain.start(1), plain[1] + comma[0])
         if not is_person or not text.startswith(_CODE, value.start + len(value.text)):
             yield _check_value(text, value, label, matcher)
-    elif not is_vague and (below := _EXACT["below"].match(text, start)):
+    elif not is_vague and (below := _PATTERNS["below"].match(text, start)):
         yield _check_value(text, Cell(below.start(1), below[1]), label, matcher)
 
 
@@ -265,7 +262,7 @@ def _check_value(text: str, value: Cell, label: Label, matcher: ValueMatcher, is
         return _Field(label, value if matcher.fits(label, value.text) else None)
     sure, end = label.trust is Trust.SURE, value.start + len(value.text)
     is_pair = text.startswith(";", end) and text[end + 1 : end + 2].isalpha()  # "name=Anna;age=31"
-    is_closed = is_quoted or is_pair or not _EXACT["open_end"].match(text, end)
+    is_closed = is_quoted or is_pair or not _PATTERNS["open_end"].match(text, end)
     is_type = parse_label(value.text) is not None  # "customer: Customer"
     is_name = is_closed and not is_type and matcher.is_name(value.text, sure, any_case=is_quoted or sure)
     return _Field(label, value if is_name else None)

@@ -25,7 +25,6 @@ from eyas.privacy.word_lists import PARTICLES, UNICASED, city_names, person_name
 from eyas.privacy.words import WORD
 
 FIRST, LAST = "first", "last"  # the roles of a name's part
-_LOCALES: dict[str, str] = read_data_file("data/faker_locales")["names"]
 _OTHER_SCRIPTS = (*UNICASED, *CJK_LANGUAGES, "ru")
 _LAST_LATIN = "\u024f"
 _INITIALS = tuple("ABCDEFGHJKLMNPRSTVW")
@@ -111,13 +110,12 @@ class Surrogates:
         if len(text) == 1 and not is_cjk(text):
             return _match_case(self._pick("INITIAL", text, _INITIALS), text)
         language = _language_of(text, language)
-        locale = _locale(language)
-        listed = _lower_names(role, locale)
+        listed = _lower_names(role, language)
         form = None
         if text.casefold() not in listed:
             form = find_inflection(text, known, language) or find_inflection(text, listed, language)
         name = form.nominative if form else text
-        choice = self._pick(f"PERSON.{role}", name, find_fitting_names(name, role, locale, language), avoid)
+        choice = self._pick(f"PERSON.{role}", name, find_fitting_names(name, role, language), avoid)
         return form.apply(choice) if form else choice
 
     def _number(self, kind: str, value: str, below: int, attempt: int = 0) -> int:
@@ -135,7 +133,7 @@ class Surrogates:
     def _replace_email(self, text: str, language: str, avoid: frozenset[str]) -> str:
         value = _normalize(text)
         language = "en" if language in _OTHER_SCRIPTS else language
-        first, last = (self._pick(f"EMAIL.{role}", text, _list_names(role, language), avoid) for role in (FIRST, LAST))
+        first, last = (self._pick(f"EMAIL.{role}", text, person_names(role, language), avoid) for role in (FIRST, LAST))
         name = strip_accents(f"{first}.{last}").encode("ascii", "ignore").decode().lower()
         domain = _DOMAINS[self._number("EMAIL.domain", value, len(_DOMAINS))]
         return f"{name}{self._number('EMAIL.number', value, 90) + 10}@{domain}"
@@ -190,7 +188,7 @@ class Surrogates:
 
     def _replace_address(self, text: str, language: str) -> str:
         value = _normalize(text)
-        names = _list_names(LAST, language)
+        names = person_names(LAST, language)
         name = names[self._number("ADDRESS.name", value, len(names))]
         number = self._number("ADDRESS.number", value, 199) + 1
         return _STREETS.get(language, _STREETS["en"]).format(name=name, number=number)
@@ -223,23 +221,15 @@ def _like_digit(digit: str, like: str) -> str:
     return chr(ord(like) - int(like) + int(digit))
 
 
-def _locale(language: str) -> str:
-    return _LOCALES.get(language, "en_US")
-
-
 @cache
 def _list_months(language: str) -> list[tuple[str, ...]]:
     months = read_by_language("month_names")
     return [tuple(sorted(months[some])) for some in (language, "en") if some in months]
 
 
-def _list_names(role: str, language: str) -> tuple[str, ...]:
-    return person_names(role, _locale(language))
-
-
 @cache
-def _lower_names(role: str, locale: str) -> frozenset[str]:
-    return frozenset(map(str.casefold, person_names(role, locale)))
+def _lower_names(role: str, language: str) -> frozenset[str]:
+    return frozenset(map(str.casefold, person_names(role, language)))
 
 
 @lru_cache(maxsize=10_000)

@@ -52,7 +52,9 @@ def read_data_file(path: str) -> dict[str, Any]:
 
 
 _LOCALES: dict[str, dict[str, str]] = read_data_file("data/faker_locales")
-_CORE_LOCALES, _CITY_LOCALES, _COUNTRY_LOCALES, _TOWN_LANGUAGES = map(str.split, _LOCALES["lists"].values())
+_CORE_LOCALES, _CITY_LOCALES, _COUNTRY_LOCALES, _TOWN_LANGUAGES, _SAMPLES, _SAMPLES_WITH_NAMES = map(
+    str.split, _LOCALES["lists"].values()
+)
 _SCRIPT_LOCALES = {language: locales.split() for language, locales in _LOCALES["scripts"].items()}
 
 
@@ -75,25 +77,31 @@ def tables_of_files(*names: str) -> frozenset[str]:
     return frozenset(table for path in paths for table in read_data_file(f"languages/{path.parent.name}/{path.stem}"))
 
 
+@cache
+def read_entries(table: str, language: str) -> frozenset[str]:
+    """Returns the entries of a table of one language; an empty set if the language lacks it.
+
+    Args:
+        table: The name of a table in the language folders. A text with a comma holds phrases; another one, words.
+        language: The language (ISO 639-1), or "any" for the entries of no single language.
+    """
+    text = read_tables().get(table, {}).get(language, "")
+    return frozenset(" ".join(entry.split()) for entry in text.split("," if "," in text else None)) - {""}
+
+
 def read_by_language(table: str, unaccented: bool = False) -> dict[str, frozenset[str]]:
     """Returns the entries of a table: language -> entries. The key "any" holds entries of no single language.
 
     Args:
-        table: The name of a table in the language folders. A text with a comma holds phrases; another one, words.
+        table: The name of a table in the language folders.
         unaccented: Adds each entry of at least four letters without its accents, too: "señor" and "senor".
     """
     found = {}
-    for language, text in read_tables()[table].items():
-        entries = {" ".join(entry.split()) for entry in text.split("," if "," in text else None)} - {""}
+    for language in read_tables()[table]:
+        entries = read_entries(table, language)
         extra = {strip_accents(entry) for entry in entries if len(entry) >= _MIN_ACCENTED} if unaccented else set()
-        found[language] = frozenset(entries | extra)
+        found[language] = entries | extra
     return found
-
-
-@cache
-def read_entries(table: str, language: str) -> frozenset[str]:
-    """Returns the entries of a table of one language; an empty set if the language lacks it."""
-    return read_by_language(table).get(language, frozenset()) if table in read_tables() else frozenset()
 
 
 def read_words(*tables: str, unaccented: bool = False) -> frozenset[str]:
@@ -211,14 +219,14 @@ def _build_lists() -> bytes:
 
 
 @cache
-def person_names(part: str, locale: str) -> tuple[str, ...]:
+def person_names(part: str, language: str) -> tuple[str, ...]:
     """Returns the names from which surrogates are picked: sorted, each of one word, without ordinary words.
 
     Args:
         part: "first" for first names, "last" for last names.
-        locale: A locale of Faker, for example "de_DE".
+        language: The language (ISO 639-1). One without names of its own has those of English.
     """
-    language = locale[:2]
+    locale = _LOCALES["names"].get(language, "en_US")
     tables = ("surnames",) if part == "last" else tuple(_GIVEN_NAMES)
     own = frozenset[str]().union(*(read_entries(table, language) for table in tables))
     if language in UNICASED:
@@ -274,7 +282,7 @@ def city_names(language: str) -> tuple[str, ...]:
         return tuple(sorted(town for town in towns if not town.endswith(endings) and " " not in town))
     locale = _LOCALES["cities"].get(language)
     attribute = _LOCALES["list_of_cities"].get(locale or "", "cities")
-    listed = _read_list(_provider("address", locale), attribute) if locale else _world_cities()
+    listed = _read_list(_provider("address", locale), attribute) if locale else read_entries("cities", "any")
     return tuple(sorted({name for name in listed if " " not in name and name.isalpha()}))
 
 
@@ -318,15 +326,13 @@ def _lorem_words(first_names: frozenset[str]) -> frozenset[str]:
         first_names: First names that are not returned. The French, Spanish, Italian and Polish texts contain names.
     """
     words = {word for job in _read_list(_provider("job", "en_US"), "jobs") for word in re.split(r"\W+", job.casefold())}
-    for locale in ("en_US", "de_DE", "nl_NL", "fr_FR", "es_ES", "it_IT", "pl_PL"):
-        sample = {word.casefold() for word in _provider("lorem", locale).word_list}
-        # The other four texts contain names of well-known people.
-        words |= sample if locale in ("en_US", "de_DE", "nl_NL") else sample - first_names
+    for locales, names in ((_SAMPLES, frozenset[str]()), (_SAMPLES_WITH_NAMES, first_names)):
+        words |= {word.casefold() for locale in locales for word in _provider("lorem", locale).word_list} - names
     return frozenset(words)
 
 
 def _read_cities() -> frozenset[str]:
-    names = set(_world_cities())
+    names = set(read_entries("cities", "any"))
     for locale in _CITY_LOCALES:
         listed = set(_read_list(_provider("address", locale), _LOCALES["list_of_cities"].get(locale, "cities")))
         # Italy's list names every hamlet, ordinary words among them: only those of more than six letters count.
@@ -343,10 +349,6 @@ def _read_towns_of_prefixes() -> frozenset[str]:
     prefixes = importlib.import_module("phonenumbers.geodata").GEOCODE_DATA.values()
     listed = {town for names in prefixes for language, town in names.items() if language in _TOWN_LANGUAGES}
     return _as_cities({part.strip() for town in listed for part in _TOWN_PARTS.split(town)})
-
-
-def _world_cities() -> list[str]:
-    return [" ".join(name.split()) for name in read_tables()["cities"]["any"].split(",")]
 
 
 def _provider(topic: str, locale: str) -> Any:

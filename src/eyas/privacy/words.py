@@ -22,7 +22,7 @@ TERMS = read_words("terms")
 NAMED_THINGS = TERMS | read_words("brands")
 TITLES = read_words("titles", "titles_of_fields")  # in fields and letters
 
-_PATTERNS = load_patterns("word_shapes").exact
+_PATTERNS = load_patterns("word_shapes")
 _FORMS = ("s", "es", "ed", "d", "ing", "ly", "er", "n")
 _QUOTES = "\"'“”„‚‘’«»`"
 
