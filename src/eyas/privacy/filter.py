@@ -74,7 +74,6 @@ class PrivacyFilter:
 
     Attributes:
         name_languages: The languages (ISO 639-1) in which a detector finds personal names.
-        weak_name_languages: Those of them in which every detector misses many names, for card.md.
         digest: A digest of the settings, the detectors and their code. It changes when results may change.
     """
 
@@ -96,10 +95,6 @@ class PrivacyFilter:
         self._detectors = tuple(detectors) if detectors is not None else build_detectors(config.detectors)
         self._kept = _read_kept_values(config.keep)
         self.name_languages = frozenset[str]().union(*(detector.name_languages for detector in self._detectors))
-        # A detector names the languages in an optional attribute of the same name.
-        weak = [getattr(detector, "weak_name_languages", frozenset[str]()) for detector in self._detectors]
-        strong = (detector.name_languages - few for detector, few in zip(self._detectors, weak, strict=True))
-        self.weak_name_languages = self.name_languages.difference(*strong)
         settings = asdict(config) | {"key_file": None, "keep": sorted(self._kept)}
         settings["detectors"] = [detector.name for detector in self._detectors]
         settings["code"] = code_digest()
@@ -185,15 +180,7 @@ class PrivacyFilter:
         return [merge_spans(spans) for spans in found]
 
     def _apply(self, texts: Sequence[str], language: str, spans: Spans, public: Spans) -> CleanedRecord | DroppedRecord:
-        """Drops the record or replaces the values of the spans, as the recipe says. public: spans that stay."""
-        kinds = _count_kinds(span for group in spans for span in group)
-        for kind in self._config.drop:
-            if kind in kinds:
-                return DroppedRecord(kind.lower(), kinds, tuple(tuple(map(FoundValue, group)) for group in spans))
-        return self._replace(texts, language, spans, public)
-
-    def _replace(self, texts: Sequence[str], language: str, spans: Spans, public: Spans) -> CleanedRecord:
-        """Replaces the values of the spans by surrogates, and other mentions of the same values in the record, too.
+        """Drops the record, or replaces the values of the spans and their other mentions, as the recipe says.
 
         Args:
             texts: The texts of the record.
@@ -201,6 +188,10 @@ class PrivacyFilter:
             spans: The detected spans, one list for each text.
             public: The spans whose values stay.
         """
+        kinds = _count_kinds(span for group in spans for span in group)
+        for kind in self._config.drop:
+            if kind in kinds:
+                return DroppedRecord(kind.lower(), kinds, tuple(tuple(map(FoundValue, group)) for group in spans))
         replaced = [[span for span in group if span.kind in self._config.replace] for group in spans]
         kept = [
             [*stay, *(span for span in group if span.kind not in self._config.replace)]
