@@ -16,7 +16,7 @@ data/addresses.toml; the formats of addresses in other scripts are in data/ident
 import re
 from collections.abc import Iterator
 
-from eyas.privacy.case_insensitive import letter_runs, lower_text
+from eyas.privacy.case_insensitive import lower_text
 from eyas.privacy.dictionary import WITH_COMPOUNDS
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
@@ -26,7 +26,6 @@ from eyas.privacy.words import NAMED_THINGS
 _PATTERNS = load_patterns("addresses")
 _COMPOUNDS_EVERYWHERE = tuple(read_words("streets_in_one_word_everywhere"))
 _COMPOUNDS = (*_COMPOUNDS_EVERYWHERE, *read_words("streets_in_one_word", "streets_in_one_word_doubtful"))
-_PREFIX_WORDS = {re.split(r"\W", kind)[0] for kind in read_words("streets_before_name")} | {"c", "r", "calz"}
 _SURE = ("french", "italian", "postcode", "american_town", "flat", "numbered_flat")
 # Kinds of streets that are words or initials in other languages -> the languages where they are none.
 _DOUBTFUL_PREFIXES = {"via ": ("it", "es"), "r.": ("pt", "it"), "v.": ("pt", "it")}
@@ -64,10 +63,9 @@ def _find_streets(text: str, language: str) -> Iterator[re.Match[str]]:
     for match in _PATTERNS.find(text, "english"):
         if not _PATTERNS["counted"].search(text[max(0, match.start() - _REACH) : match.start()]):
             yield match
-    if not letter_runs(text).isdisjoint(_PREFIX_WORDS):
-        for match in _PATTERNS.find(text, "prefixed"):
-            if _is_street(text, match, language):
-                yield match
+    for match in _PATTERNS.find(text, "prefixed"):
+        if _is_street(text, match, language):
+            yield match
     yield from _find_compounds(text, language)
     yield from _PATTERNS.find(text, *_SURE, *(["polish"] if language == "pl" else ()))
     for match in _PATTERNS.find(text, "post_box"):

@@ -8,22 +8,16 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 
+from eyas.base.config import load_toml
+
+_CHARACTERS = load_toml(Path(__file__).parent / "data/characters.toml")
 _PART = re.compile(r"\\.|\(\?P|.", re.DOTALL)  # an escape, a group's name, a character
-_LETTERS = re.compile(r"[^\W\d_]+")
-_WITHOUT_ACCENT = str.maketrans({"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "ß": "ss"})
-# Arabic spellings of one sound, the sign that lengthens a word, Hindi signs of nasal vowels, joiners.
-_WITHOUT_ACCENT |= str.maketrans({"ى": "ي", "ة": "ه", "ـ": "", "ँ": "ं", "\u200c": "", "\u200d": ""})
+_WITHOUT_ACCENT = str.maketrans(_CHARACTERS["without_accent"])
 _NASAL = re.compile("[ङञणनम]\u094d(?=[क-ह])")  # "हिन्दी" is also written "हिंदी"
 _VIRAMA = 9  # its combining class; without it, a Hindi word is another one
-# First digits: Arabic-Indic, Persian, Devanagari, Bengali, Gurmukhi, Gujarati, Tamil, Telugu, Kannada, Thai.
-_ZEROS = (0x660, 0x6F0, 0x966, 0x9E6, 0xA66, 0xAE6, 0xBE6, 0xC66, 0xCE6, 0xE50)
-_PLAIN = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {
-    zero + digit: ord("0") + digit for zero in _ZEROS for digit in range(10)
-}
-_PLAIN |= {ord(char): plain for plain, chars in {
-    " ": "\u00a0\u2007\u2009\u202f\u3000", "-": "\u2010\u2011\u2012\u2013\u2212", "'": "‘’ʼ", '"': "“”„«»「」『』",
-}.items() for char in chars}  # fmt: skip
+_PLAIN = {ord(char): plain for plain, chars in _CHARACTERS["plain"].items() for char in chars}
 _SHORT = 128  # characters of a text that is put into lower case anew each time
 
 
@@ -75,15 +69,6 @@ class CaseInsensitivePattern(PrefilteredPattern):
 def lower_text(text: str) -> str:
     """Returns the text in lower case. The result has the same length, so positions in both texts are equal."""
     return _lower_cached(text) if len(text) > _SHORT else _lower(text)
-
-
-@lru_cache(maxsize=4)
-def letter_runs(text: str) -> frozenset[str]:
-    """Returns the set of all runs of letters in the text, in lower case.
-
-    Detectors skip a pattern if a word that it needs is not in this set.
-    """
-    return frozenset(_LETTERS.findall(lower_text(text)))
 
 
 @lru_cache(maxsize=4)

@@ -209,24 +209,18 @@ class PrivacyFilter:
                 return self._replace_name(value, language, mentions, avoid)
             return self._surrogates.replace_value(kind, value, language, avoid)
 
-        cleaned, changed, found = [], Counter[str](), list[tuple[FoundValue, ...]]()
+        cleaned, changed, found = [], list[Span](), list[tuple[FoundValue, ...]]()
         for text, group, rest in zip(texts, replaced, kept, strict=True):
             more = mentions.find(text, language, with_names="PERSON" in self._config.replace)
             stays = [span for span in rest if not self._without_kept(text, [span])]
             spans_to_replace = _without(_add_without_overlap([*group, *stays], more), stays)
-            pieces, done, surrogates = [], 0, dict[Span, str]()
-            for span in spans_to_replace:
-                value = text[span.start : span.end]
-                surrogate = find_surrogate(span.kind, value)
-                pieces += [text[done : span.start], surrogate]
-                done = span.end
-                changed[span.kind] += 1
-                surrogates[span] = surrogate
-            cleaned.append("".join((*pieces, text[done:])))
+            surrogates = {span: find_surrogate(span.kind, text[span.start : span.end]) for span in spans_to_replace}
+            cleaned.append(_replace(text, (((span.start, span.end), new) for span, new in surrogates.items())))
+            changed += spans_to_replace
             every = _add_without_overlap(spans_to_replace, rest)
             values = (FoundValue(replace(span, rule=span.rule or MENTION), surrogates.get(span)) for span in every)
             found.append(tuple(values))
-        return CleanedRecord(tuple(cleaned), _in_order(changed), tuple(found))
+        return CleanedRecord(tuple(cleaned), _count_kinds(changed), tuple(found))
 
     def _replace_name(self, value: str, language: str, mentions: Mentions, avoid: frozenset[str]) -> str:
         def replace_part(written: str) -> str:
@@ -240,11 +234,7 @@ class PrivacyFilter:
         if user_name:
             joined = "".join(map(replace_part, user_name))
             return joined if value.islower() else joined.title()
-        pieces, done = [], 0
-        for part in name_parts(value):
-            pieces += [value[done : part.start()], replace_part(part[0])]
-            done = part.end()
-        return "".join((*pieces, value[done:]))
+        return _replace(value, ((part.span(), replace_part(part[0])) for part in name_parts(value)))
 
 
 def build_detectors(names: Sequence[str]) -> tuple[Detector, ...]:
@@ -292,6 +282,15 @@ def _read_kept_values(path: str | None) -> frozenset[str]:
     return frozenset(line.strip().casefold() for line in lines) - {""}
 
 
+def _replace(text: str, parts: Iterable[tuple[tuple[int, int], str]]) -> str:
+    """Returns the text with new parts. parts: the start and the end of each part, in order, and what replaces it."""
+    pieces, done = [], 0
+    for (start, end), new in parts:
+        pieces += [text[done:start], new]
+        done = end
+    return "".join((*pieces, text[done:]))
+
+
 def _add_without_overlap(spans: Sequence[Span], more: Iterable[Span]) -> list[Span]:
     """Returns all of `spans`, and those of `more` that overlap none of `spans`, sorted by position."""
     taken = sorted(spans, key=in_order)
@@ -311,8 +310,5 @@ def _without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
 
 
 def _count_kinds(spans: Iterable[Span]) -> dict[str, int]:
-    return _in_order(Counter(span.kind for span in spans))
-
-
-def _in_order(counts: Counter[str]) -> dict[str, int]:
+    counts = Counter(span.kind for span in spans)
     return {kind: counts[kind] for kind in KINDS if counts[kind]}

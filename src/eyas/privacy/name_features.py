@@ -19,9 +19,7 @@ CUES = read_data_file("data/tagger_cues")
 RULES: dict[str, list[str]] = CUES["rules"]
 MAX_LETTERS = 40  # in a word of a name
 MAX_PARTICLES = 4  # before a last name: "Herr von und zu Stein"
-_GAPS = {" ": "space", "\u00a0": "space", ", ": "comma", "-": "hyphen", ". ": "stop", ".": "dot", ": ": "colon"}
-_GAPS |= {"\u3000": "space", "：": "colon", "、": "comma", "，": "comma", "، ": "comma", "": "none"}
-_GAPS |= dict.fromkeys("・·•･＝", "middle")
+_GAPS = {gap: name for name, gaps in CUES["gaps"].items() for gap in gaps}
 _HAS_ROWS = re.compile(r"[|\t]|[,;][\"']?(?:\w|\Z)")  # a faster test for _ROW_GAP
 _ROW_GAP = re.compile(r"[|\t]|\A[\"']?[,;][\"']?\Z|\A,\d")  # between two cells of a table
 

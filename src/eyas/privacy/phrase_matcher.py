@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 
 from eyas.privacy.case_insensitive import fold_word, lower_text, strip_accents
-from eyas.privacy.cjk_words import WordSet, normalize_cjk
+from eyas.privacy.cjk_words import CJK_LANGUAGES, WordSet, normalize_cjk
 from eyas.privacy.word_lists import UNICASED, read_entries
 from eyas.privacy.words import Words, cut_prefixes
 
-UNSPACED = frozenset(("zh", "ja"))  # languages that write no spaces between words
-PREFIXED = frozenset(("ko",))  # languages whose words have particles as endings: each entry is the beginning of a word
+_PREFIXED = ("ko",)  # languages whose words have particles as endings: each entry is the beginning of a word
 _MIN_STEM, _MAX_STEM = 3, 30  # letters before a star
 _MAX_CACHED_WORDS = 20_000  # whose tables each matcher remembers
 _MIN_ACCENTED = 4  # letters of a word that also matches without its accents
@@ -43,7 +42,7 @@ class PhraseMatcher:
         self._entries = WordSet(self._tables)
 
     def _add(self, entry: str, table: str) -> None:
-        if self._language in UNSPACED | PREFIXED:
+        if self._language in CJK_LANGUAGES:
             entry = entry.removesuffix("*")
         assert not entry.endswith("*") or len(entry) > _MIN_STEM, f"the stem {entry} is too short"
         is_stripped = self._language in UNICASED or len(entry) >= _MIN_ACCENTED
@@ -56,7 +55,7 @@ class PhraseMatcher:
         Args:
             words: The words of the text.
         """
-        if self._language in UNSPACED | PREFIXED:
+        if self._language in CJK_LANGUAGES:
             return self._find_whole(lower_text(normalize_cjk(words.text, self._language)))
         return self._find_words(words)
 
@@ -87,7 +86,7 @@ class PhraseMatcher:
         return tuple({*self._tables.get(lower, ()), *of_stem})
 
     def _find_whole(self, lower: str) -> Iterator[tuple[int, int, str]]:
-        for start, end in self._entries.find_all(lower, at_starts=self._language in PREFIXED):
+        for start, end in self._entries.find_all(lower, at_starts=self._language in _PREFIXED):
             for table in self._tables[lower[start:end]]:
                 yield start, end, table
 

@@ -118,19 +118,19 @@ def describe_names(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
     distinct = {id(name.features): name for name in names}.values()  # mentions of a name share their features
     for name in distinct:
         for word in name.words:
-            known = largest.setdefault(word, {})
-            for feature, value in name.features.items():
-                if value > known.get(feature, 0.0):
-                    known[feature] = value
+            _keep_largest(largest.setdefault(word, {}), name.features)
     joined: dict[int, dict[str, float]] = {}
     for name in distinct:
-        lowest = 0.0 if name.words else -math.inf
-        features = joined[id(name.features)] = {feature: max(value, lowest) for feature, value in name.features.items()}
+        features = joined[id(name.features)] = {} if name.words else dict(name.features)
         for word in name.words:
-            for feature, value in largest[word].items():
-                if value > features.get(feature, 0.0):
-                    features[feature] = value
+            _keep_largest(features, largest[word])
     return [name._replace(features=joined[id(name.features)]) for name in names]
+
+
+def _keep_largest(features: dict[str, float], others: Mapping[str, float]) -> None:
+    for feature, value in others.items():
+        if value > features.get(feature, 0.0):
+            features[feature] = value
 
 
 def score_features(features: Mapping[str, float], weights: Mapping[str, float]) -> float:
@@ -192,29 +192,32 @@ class _Context:
             around = _count(self.places[table], min(left, span.start - _FAR), max(right, span.end + _FAR))
             features[f"{table}_near"] = min(near, _MAX_COUNT)
             features[f"{table}_far"] = min(around - near, _MAX_COUNT)
+        first = max(left, span.start - _REACH // self.density)
         for table in _BEFORE:
-            features[f"{table}_before"] = float(
-                _count(self.places[table], max(left, span.start - _REACH // self.density), span.start) > 0
-            )
+            features[f"{table}_before"] = _count(self.places[table], first, span.start) > 0
         for gap in range(_MAX_GAP + 1):
             for side, edge in (("left", span.start - gap), ("right", span.end + gap)):
                 features |= dict.fromkeys((f"{table}_{side}" for table in self.beside.get((side, edge), ())), 1.0)
-        features["own_relation"] = float(self._has_own_relation(span, left))
-        features["first_person_beside"] = float(
-            _count(self.places["first_person"], max(left, span.start - _BESIDE), min(right, span.end + _BESIDE)) > 0
-        )
-        features["school_problem"] = float(self.is_school_problem)
-        features["term"] = float(words <= TERMS)
-        is_about_public = any(features.get(f"{table}_{place}") for table in PUBLIC for place in ("near", "far"))
-        features["nothing_public"] = float(not is_about_public)
+        beside = max(left, span.start - _BESIDE), min(right, span.end + _BESIDE)
         is_near = _count(self.data, span.start - _REACH_OF_DATA, span.end + _REACH_OF_DATA) > 0
-        features["doubt"] = 1 - span.score
         is_long = self.is_cjk and span.end - span.start > _LONG
-        features["full_name"] = float(len(words) > 1 or span.rule.endswith(".title") or is_long)
-        features["data_near"], features["data_far"] = float(is_near), float(bool(self.data) and not is_near)
         at = bisect_left(self.known, (span.end, 0)) - 1
-        features["public_people"] = float(at >= 0 and self.known[at][1] > span.start)
-        return DetectedName(self.index, span, words, {feature: value for feature, value in features.items() if value})
+        features |= {
+            "own_relation": self._has_own_relation(span, left),
+            "first_person_beside": _count(self.places["first_person"], *beside) > 0,
+            "school_problem": self.is_school_problem,
+            "term": words <= TERMS,
+            "nothing_public": not any(
+                features.get(f"{table}_{place}") for table in PUBLIC for place in ("near", "far")
+            ),
+            "doubt": 1 - span.score,
+            "full_name": len(words) > 1 or span.rule.endswith(".title") or is_long,
+            "data_near": is_near,
+            "data_far": bool(self.data) and not is_near,
+            "public_people": at >= 0 and self.known[at][1] > span.start,
+        }
+        found = {feature: float(value) for feature, value in features.items() if value}
+        return DetectedName(self.index, span, words, found)
 
     def _has_own_relation(self, span: Span, left: int) -> bool:
         """Returns True for a name behind "my neighbor" or before ", my neighbor"."""

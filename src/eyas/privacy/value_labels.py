@@ -55,7 +55,8 @@ def find_labels(text: str) -> tuple[Label, ...]:
     lower = lower_text(text)
     found = list(_find_words(text, lower))
     if not text.isascii() and UNSPACED.search(text):
-        found += _find_unspaced(lower)
+        table = _load()
+        found += (Label(*at, table.whole[_squeeze(lower[slice(*at)])]) for at in table.unspaced.find_all(lower))
     return tuple(sorted(set(found), key=lambda label: (label.end, -label.start)))
 
 
@@ -106,12 +107,6 @@ def _find_words(text: str, lower: str) -> Iterator[Label]:
         label, done = found
         if label:
             yield label
-
-
-def _find_unspaced(lower: str) -> Iterator[Label]:
-    table = _load()
-    for start, end in table.unspaced.find_all(lower):
-        yield Label(start, end, table.whole[_squeeze(lower[start:end])])
 
 
 @lru_cache(maxsize=100_000)
