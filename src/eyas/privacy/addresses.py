@@ -20,18 +20,14 @@ from eyas.privacy.case_insensitive import lower_text
 from eyas.privacy.dictionary import WITH_COMPOUNDS
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import load_lexicon, read_words
+from eyas.privacy.word_lists import load_lexicon, read_data_file, read_words
 from eyas.privacy.words import NAMED_THINGS
 
 _PATTERNS = load_patterns("addresses")
 _COMPOUNDS_EVERYWHERE = tuple(read_words("streets_in_one_word_everywhere"))
 _COMPOUNDS = (*_COMPOUNDS_EVERYWHERE, *read_words("streets_in_one_word", "streets_in_one_word_doubtful"))
 _SURE = ("french", "italian", "postcode", "american_town", "flat", "numbered_flat")
-# Kinds of streets that are words or initials in other languages -> the languages where they are none.
-_DOUBTFUL_PREFIXES = {"via ": ("it", "es"), "r.": ("pt", "it"), "v.": ("pt", "it")}
-_SURE_PREFIXES = ("c/", "ul.", "al.", "os.", "pl.")
-_LANGUAGES_OF_SMALL_PREFIXES = ("es", "it", "pt", "pl", "fr")  # where a kind of street is in lower case
-_LANGUAGES_OF_BOXES = ("sv", "fr")  # where "box" and "bp" are a post box
+_KINDS = read_data_file("data/addresses")["kinds_of_streets"]
 _REACH = 12  # characters before a number in which a word such as "chapter" stands
 
 
@@ -69,7 +65,7 @@ def _find_streets(text: str, language: str) -> Iterator[re.Match[str]]:
     yield from _find_compounds(text, language)
     yield from _PATTERNS.find(text, *_SURE, *(["polish"] if language == "pl" else ()))
     for match in _PATTERNS.find(text, "post_box"):
-        if not match[0].lower().startswith(("box", "bp", "b.p")) or language in _LANGUAGES_OF_BOXES:
+        if not match[0].lower().startswith(("box", "bp", "b.p")) or language in _KINDS["languages_of_boxes"]:
             yield match
 
 
@@ -98,9 +94,9 @@ def _is_street(text: str, match: re.Match[str], language: str) -> bool:
     if match[0].startswith("al.") and text.endswith("et ", 0, match.start()):
         return False  # "et al. Nature 2019"
     street = match[0].lower()
-    is_word = match[0][0].islower() and not street.startswith(_SURE_PREFIXES)
-    languages = next((some for word, some in _DOUBTFUL_PREFIXES.items() if street.startswith(word)), None)
-    languages = languages or (_LANGUAGES_OF_SMALL_PREFIXES if is_word else None)
+    is_word = match[0][0].islower() and not street.startswith(tuple(_KINDS["sure"]))
+    languages = next((some for word, some in _KINDS["doubtful"].items() if street.startswith(word)), None)
+    languages = languages or (_KINDS["languages_of_lower_case"] if is_word else None)
     return not languages or language in languages or bool(_PATTERNS["town_behind"].match(text, match.end()))
 
 

@@ -11,17 +11,15 @@ from eyas.privacy.cards_accounts import find_accounts, find_cards
 from eyas.privacy.case_insensitive import plain_text
 from eyas.privacy.documentation_values import without_documentation
 from eyas.privacy.identifiers import find_identifiers
-from eyas.privacy.labeled_values import find_birth_dates, find_labeled_values
-from eyas.privacy.labels import ValueMatcher
+from eyas.privacy.labeled_values import find_birth_dates, find_labeled_values, find_labels
 from eyas.privacy.name_tagger import Tagger
 from eyas.privacy.phone_email_ip import find_emails, find_ip_addresses, find_phone_numbers
 from eyas.privacy.places import UNLISTED_SCORE, WEAK_SCORE, find_listed_towns, find_places
 from eyas.privacy.private_values import find_private_values
 from eyas.privacy.secrets import find_secrets
 from eyas.privacy.span import Span, merge_spans
-from eyas.privacy.structured_text import find_field_values, find_table_values, find_user_names
-from eyas.privacy.value_labels import find_labels
-from eyas.privacy.word_lists import LANGUAGES, Lexicon, load_lexicon
+from eyas.privacy.structured_text import find_structured
+from eyas.privacy.word_lists import LANGUAGES, load_lexicon
 from eyas.privacy.words import split_words
 
 VERSION = 8  # increased when the same text gives other spans
@@ -36,8 +34,7 @@ class BuiltinDetector:
     def __init__(self) -> None:
         """Loads the lexicon. Raises ImportError if a package of the extra `data` is not installed."""
         self.name = f"builtin {VERSION} ({', '.join(f'{name} {version(name)}' for name in _PACKAGES)})"
-        self._lexicon = load_lexicon()
-        self._towns = self._lexicon.cities | self._lexicon.towns
+        self._towns = load_lexicon().cities | load_lexicon().towns
 
     def find(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[Span]]:
         """Returns one list of spans for each text; the spans of a text are sorted and do not overlap."""
@@ -55,7 +52,7 @@ class BuiltinDetector:
         plain = plain_text(text)  # has the same positions
         phones = find_phone_numbers(plain, language, is_personal=False)
         contacts = list(without_documentation(text, (*find_emails(plain), *phones)))
-        structured = list(without_documentation(text, find_structured(text, self._lexicon, language)))
+        structured = list(without_documentation(text, find_structured(text, language)))
         labeled = list(without_documentation(text, find_labeled_values(plain, language)))
         tagger = Tagger(split_words(text), language, has_data=bool(contacts or structured or labeled))
         labels = {(label.start, label.end) for label in find_labels(plain)}  # "Kundennummer 4711"
@@ -92,19 +89,3 @@ def _find_towns(tagger: Tagger, is_personal: bool, people: Sequence[Span]) -> It
     if tagger.is_uncased:
         return find_listed_towns(tagger.words, tagger.language, is_personal, people)
     return find_places(tagger, is_personal)
-
-
-def find_structured(text: str, lexicon: Lexicon, language: str) -> Iterator[Span]:
-    """Yields spans in tables and in fields ("name: Anna").
-
-    Args:
-        text: The text.
-        lexicon: The lists of names and words.
-        language: The language of the text (ISO 639-1).
-    """
-    matcher = ValueMatcher(lexicon, language)
-    if "\n" in text:
-        yield from find_table_values(text, matcher)
-    if ":" in text or "=" in text or "</" in text:
-        yield from find_field_values(text, matcher)
-        yield from find_user_names(text, lexicon)

@@ -5,10 +5,9 @@ from functools import cache
 
 from stdnum import bitcoin, iban, luhn, numdb
 
-from eyas.privacy.labeled_values import is_direct
+from eyas.privacy.labeled_values import is_direct, label_before, labels_before
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
-from eyas.privacy.value_labels import label_before, labels_before
 
 _MIN_CARD = 12  # digits
 _PATTERNS = load_patterns("numbers")

@@ -40,9 +40,8 @@ class FeatureWeights(dict[str, float]):
         self._language = language
         pairs = (feature[2:] for feature in weights if feature.startswith("2:"))
         self._firsts = {pair[:k] for pair in pairs for k in range(1, len(pair)) if pair[k] == "_"}
-        self._triples = {
-            feature[2:k] for feature in weights if feature.startswith("3:") for k in range(3, len(feature))
-        }
+        triples = (feature[2:] for feature in weights if feature.startswith("3:"))
+        self._triples = {triple[:k] for triple in triples for k in range(1, len(triple))}
         self.of_word = lru_cache(100_000)(self._of_word)
 
     def _of_word(self, side: str, token: str) -> float:

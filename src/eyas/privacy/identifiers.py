@@ -12,9 +12,8 @@ from functools import cache
 from typing import NamedTuple
 
 from eyas.privacy.case_insensitive import lower_text
-from eyas.privacy.labeled_values import UNITS, is_about_private_life, is_direct
+from eyas.privacy.labeled_values import UNITS, is_about_private_life, is_direct, label_before
 from eyas.privacy.span import Span
-from eyas.privacy.value_labels import label_before
 from eyas.privacy.word_lists import read_by_language, read_data_file
 
 _FUNCTION_WORDS = read_by_language("function_words")["en"]

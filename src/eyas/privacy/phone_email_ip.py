@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import phonenumbers
 
-from eyas.privacy.labeled_values import is_direct
+from eyas.privacy.labeled_values import is_direct, label_before, labels_before
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
-from eyas.privacy.value_labels import label_before, labels_before
 from eyas.privacy.word_lists import read_data_file
 
 _EMAIL, _NUMBER = load_patterns("emails"), load_patterns("numbers")

@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 from eyas.privacy.context_model import FeatureWeights, load_weights, split_context
 from eyas.privacy.documentation_values import is_documentation
-from eyas.privacy.labeled_values import is_direct
+from eyas.privacy.labeled_values import is_direct, label_before
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import KINDS, Span
-from eyas.privacy.value_labels import label_before
 from eyas.privacy.word_lists import read_words
 
 THRESHOLDS = {"code": 1.0, "odd": -1.4}  # logarithm of the odds from which on a value is private, by its form

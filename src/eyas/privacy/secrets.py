@@ -1,6 +1,6 @@
 """Finds secrets: API keys and private keys by their known formats, passwords and tokens by the labels before them.
 
-The labels are names such as "password", "token" and "api_key" (value_labels.py). Every pattern takes linear time: its
+The labels are names such as "password", "token" and "api_key" (labeled_values.py). Every pattern takes linear time: its
 repeats are bounded, possessive, or begin only at the edge of a word.
 """
 
@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 from eyas.privacy.dictionary import is_known
+from eyas.privacy.labeled_values import find_labels
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span, split_windows
-from eyas.privacy.value_labels import find_labels
 from eyas.privacy.word_lists import load_lexicon, read_data_file
 
 _FORMS = load_patterns("secret_forms")
