@@ -42,11 +42,8 @@ class Mentions:
         self.values: dict[str, str] = {}  # other values -> their kind
         found = [(span.kind, text[span.start : span.end]) for text, group in zip(texts, spans, strict=True)
                  for span in group]  # fmt: skip
-        people = [
-            ([part[0] for part in name_parts(value)], "," in value or is_cjk(value))
-            for kind, value in found
-            if kind == "PERSON"
-        ]
+        names = [value for kind, value in found if kind == "PERSON"]
+        people = [([part[0] for part in name_parts(name)], "," in name or is_cjk(name)) for name in names]
         # The longest names come first: they say which part is a first name and which a last name.
         for parts, is_reversed in sorted(people, key=lambda item: (-len(item[0]), item[0])):
             self._add_name([part.casefold() for part in parts if len(part) > 1 or is_cjk(part)], is_reversed)

@@ -56,13 +56,11 @@ class PhraseMatcher:
             words: The words of the text.
         """
         if self._language in CJK_LANGUAGES:
-            return self._find_whole(lower_text(normalize_cjk(words.text, self._language)))
-        return self._find_words(words)
-
-    def _find_words(self, words: Words) -> Iterator[tuple[int, int, str]]:
-        lowers = words.lowers
-        if self._language in UNICASED:
-            lowers = tuple(map(fold_word, lowers))
+            lower = lower_text(normalize_cjk(words.text, self._language))
+            for start, end in self._entries.find_all(lower, at_starts=self._language in _PREFIXED):
+                yield from ((start, end, table) for table in self._tables[lower[start:end]])
+            return
+        lowers = tuple(map(fold_word, words.lowers)) if self._language in UNICASED else words.lowers
         for i, found in enumerate(map(self._look_up, lowers)):
             for form, tables in found:  # of few words
                 for size in self._sizes.get(form, ()):
@@ -84,11 +82,6 @@ class PhraseMatcher:
         sizes = range(min(len(lower), _MAX_STEM), _MIN_STEM - 1, -1)
         of_stem = next(filter(None, (self._tables.get(f"{lower[:size]}*") for size in sizes)), ())
         return tuple({*self._tables.get(lower, ()), *of_stem})
-
-    def _find_whole(self, lower: str) -> Iterator[tuple[int, int, str]]:
-        for start, end in self._entries.find_all(lower, at_starts=self._language in _PREFIXED):
-            for table in self._tables[lower[start:end]]:
-                yield start, end, table
 
 
 def _split_elision(lower: str) -> Sequence[str]:

@@ -148,7 +148,6 @@ class _Context:
     def __init__(self, index: int, text: str, spans: Sequence[Span], language: str) -> None:
         self.index, self.text, self.words = index, text, split_words(text)
         self.language, self.is_cjk, self.density = language, language in CJK_LANGUAGES, _DENSITY.get(language, 1)
-        self.is_unicased = language in UNICASED
         self.people = [span for span in spans if span.kind == "PERSON"]
         self.weights = load_weights(language, "private_names")["words"]
         self.context = split_context(text, tuple((span.start, span.end) for span in self.people), language)
@@ -235,7 +234,7 @@ class _Context:
         return is_apposition and _count(own, span.end, after) > 0
 
     def _words_of(self, span: Span) -> frozenset[str]:
-        if self.is_cjk or self.is_unicased:
+        if self.is_cjk or self.language in UNICASED:
             return frozenset(part[0].casefold() for part in name_parts(self.text[span.start : span.end]))
         first, last = bisect_left(self.words.starts, span.start), bisect_left(self.words.starts, span.end)
         return frozenset(lower for lower in self.words.lowers[first:last] if len(lower) > 1)

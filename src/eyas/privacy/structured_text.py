@@ -46,10 +46,6 @@ class Cell(NamedTuple):
         stripped = self.text.lstrip(before)
         return Cell(self.start + len(self.text) - len(stripped), stripped.rstrip(behind))
 
-    def to_span(self, kind: str) -> Span:
-        """Returns the span of the part, with the kind `kind`."""
-        return Span(self.start, self.start + len(self.text), kind, 0.8, "builtin.field")
-
 
 Rows = list[list[Cell]]
 
@@ -180,7 +176,7 @@ def _select_personal(fields: Sequence[_Field], language: str, is_row: bool = Fal
             is_full_name = is_row and label.kind == "PERSON" and " " in value.text
             is_personal = _weigh_neighbors(fields, i) + is_full_name > 0
         if is_personal:
-            yield value.to_span(label.kind)
+            yield Span(value.start, value.start + len(value.text), label.kind, 0.8, "builtin.field")
 
 
 def _weigh_neighbors(fields: Sequence[_Field], i: int) -> int:

@@ -27,10 +27,8 @@ from eyas.privacy.words import WORD
 FIRST, LAST = "first", "last"  # the roles of a name's part
 _OTHER_SCRIPTS = (*UNICASED, *CJK_LANGUAGES, "ru")
 _LAST_LATIN = "\u024f"
-_INITIALS = tuple("ABCDEFGHJKLMNPRSTVW")
 _DATA = read_data_file("data/surrogates")
 _DOMAINS, _NETWORKS, _STREETS = _DATA["domains"], _DATA["networks"], _DATA["streets"]
-_ALPHABETS = ("abcdefghijklmnopqrstuvwxyz",)
 _LETTERS, _WIDTHS = _DATA["letters"], _DATA["numbers"]
 _MAX_DAY, _YEARS = 31, 3  # a year of birth changes by three years at most
 _PART = re.compile(rf"عبد[ \u00a0]{WORD}|{WORD}")  # "عبد الله" is one name
@@ -108,7 +106,7 @@ class Surrogates:
             known: Names of the record in lower case, of which `text` may be an inflected form.
         """
         if len(text) == 1 and not is_cjk(text):
-            return _match_case(self._pick("INITIAL", text, _INITIALS), text)
+            return _match_case(self._pick("INITIAL", text, tuple(_DATA["initials"])), text)
         language = _language_of(text, language)
         listed = _lower_names(role, language)
         form = None
@@ -203,7 +201,9 @@ class Surrogates:
                 char = _like_digit(str(digit), char)
             elif char.isalpha():
                 # Letters of other scripts stay, except those of Russian plates.
-                letters = next((some for some in _LETTERS.get(kind, _ALPHABETS) if char.lower() in some), char.lower())
+                letters = next(
+                    (some for some in _LETTERS.get(kind, _LETTERS["others"]) if char.lower() in some), char.lower()
+                )
                 others = letters.replace(char.lower(), "") or letters
                 other = others[self._number(f"{kind}.{place}", value, len(others))]
                 char = other.upper() if char.isupper() else other

@@ -13,11 +13,10 @@ import json
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from eyas.base.cached_file import load_cached
 from eyas.base.config import load_toml
@@ -147,8 +146,7 @@ def code_digest() -> str:
 PARTICLES = read_words("particles")  # inside a name: "Ana de la Cruz"
 
 
-@dataclass(frozen=True)
-class Lexicon:
+class Lexicon(NamedTuple):
     """The lists that tell names from ordinary words, all in lower case. All detectors of a process share one lexicon.
 
     Attributes:
