@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 
 from eyas.privacy.addresses import find_addresses, find_postcode_towns
-from eyas.privacy.cards_accounts import find_accounts, find_cards
 from eyas.privacy.case_insensitive import plain_text
 from eyas.privacy.documentation_values import without_documentation
-from eyas.privacy.identifiers import find_identifiers
+from eyas.privacy.identifiers import find_accounts, find_cards, find_identifiers
 from eyas.privacy.labeled_values import find_birth_dates, find_labeled_values, find_labels
 from eyas.privacy.name_tagger import Tagger
 from eyas.privacy.phone_email_ip import find_emails, find_ip_addresses, find_phone_numbers

@@ -193,10 +193,7 @@ class PrivacyFilter:
             if kind in kinds:
                 return DroppedRecord(kind.lower(), kinds, tuple(tuple(map(FoundValue, group)) for group in spans))
         replaced = [[span for span in group if span.kind in self._config.replace] for group in spans]
-        kept = [
-            [*stay, *(span for span in group if span.kind not in self._config.replace)]
-            for group, stay in zip(spans, public, strict=True)
-        ]
+        kept = [[*stay, *_without(group, gone)] for group, stay, gone in zip(spans, public, replaced, strict=True)]
         if not any(replaced):
             return CleanedRecord(tuple(texts), {}, tuple(tuple(map(FoundValue, group)) for group in kept))
         mentions = Mentions(texts, replaced)
@@ -230,8 +227,7 @@ class PrivacyFilter:
 
         if value.casefold() in mentions.roles:
             return replace_part(value)
-        user_name = mentions.user_names.get(value.casefold())
-        if user_name:
+        if user_name := mentions.user_names.get(value.casefold()):
             joined = "".join(map(replace_part, user_name))
             return joined if value.islower() else joined.title()
         return _replace(value, ((part.span(), replace_part(part[0])) for part in name_parts(value)))

@@ -17,10 +17,9 @@ from typing import NamedTuple
 from eyas.privacy.case_insensitive import lower_text
 from eyas.privacy.cjk_words import WordSet
 from eyas.privacy.patterns import fill_parts, load_patterns, read_parts
-from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
 from eyas.privacy.word_lists import UNSPACED, read_by_language, read_data_file, read_words
-from eyas.privacy.words import split_words
+from eyas.privacy.words import load_matcher, split_words
 
 _TABLES: dict[str, str] = read_data_file("data/label_kinds")["tables"]
 _TOKEN = re.compile(r"[0-9A-Za-zÀ-ɏ]+|[^\W_0-9A-Za-zÀ-ɏ]+|#")  # of one script

@@ -1,50 +1,30 @@
-"""The features of the words of a text, from which name_tagger.py decides whether a word belongs to a name.
-
-Texts in languages without capital letters are split anew:
-
-    text            words               class of the name
-    قلت لأحمد       قلت|أحمد            "أحمد": a first name; the prefix "ل" is cut off
-    给韦秋菊打电话     给|韦|秋菊|打|电话      "韦": a surname; cjk_words.py splits Chinese, Japanese and Korean
-"""
+"""The features of the words of a text, from which name_tagger.py decides whether a word belongs to a name."""
 
 import re
-from bisect import bisect_left
 from collections.abc import Collection, Iterator, Set
-from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import pairwise, repeat
 
-from eyas.privacy.case_insensitive import fold_word
-from eyas.privacy.cjk_words import CJK_LANGUAGES, HAN, find_script, is_cjk, load_cjk_words, normalize_cjk
+from eyas.privacy.cjk_words import CJK_LANGUAGES, HAN, find_script, is_cjk
 from eyas.privacy.dictionary import is_compound, is_known
 from eyas.privacy.name_shapes import find_inflection
-from eyas.privacy.phrase_matcher import load_matcher
-from eyas.privacy.word_lists import (
-    PARTICLES,
-    UNICASED,
-    load_lexicon,
-    read_data_file,
-    read_entries,
-    read_names_of,
-    tables_of_files,
-)
+from eyas.privacy.uncased_words import UNCASED_LANGUAGES, find_uncased_group, round_up, split_uncased
+from eyas.privacy.word_lists import PARTICLES, load_lexicon, read_data_file, read_entries, tables_of_files
 from eyas.privacy.words import (
     NAMED_THINGS,
     TERMS,
     Words,
-    cut_prefixes,
     ends_as_word,
     ends_sentence,
     is_quoted_word,
     is_technical,
+    load_matcher,
 )
 
 UNCASED = frozenset(("uncased", "han", "hangul", "katakana", "hiragana"))  # forms
 CUES = read_data_file("data/tagger_cues")
 # A rule of `Span.rule` and the tables of the entries before a name that stand for it; the first that fits counts.
 RULES: dict[str, list[str]] = CUES["rules"]
-_UNCASED_LANGUAGES = (*UNICASED, *CJK_LANGUAGES)
-_CUT_NAMES = ("first", "kin", "last", "town")  # groups of Arabic words that prefixes are cut from
 MAX_LETTERS = 40  # in a word of a name
 MAX_PARTICLES = 4  # before a last name: "Herr von und zu Stein"
 _GAPS = {gap: name for name, gaps in CUES["gaps"].items() for gap in gaps}
@@ -72,16 +52,16 @@ class NameFeatures:
             language: The language of the text (ISO 639-1).
             has_data: The text holds other personal data, such as an e-mail address.
         """
-        words = _split_uncased(words, language)
+        words = split_uncased(words, language)
         self.words, self.language, self.lexicon = words, language, load_lexicon()
         self.nouns = "nouns" if language == "de" else "names"  # that begin with a capital letter
-        self.is_uncased = language in _UNCASED_LANGUAGES
+        self.is_uncased = language in UNCASED_LANGUAGES
         self.skipped = PARTICLES | read_entries("copulas", language)  # between a phrase and the name
         self.no_particles = read_entries("words_like_particles", language)
         self.ending: dict[int, set[str]] = {}  # end of an entry -> its tables
         self.starting: dict[int, set[str]] = {}  # start of an entry -> its tables
         for start, end, table in load_matcher(_cue_tables(self.is_uncased), language).find(words):
-            self.ending.setdefault(_round_up(end, words) if self.is_uncased else end, set()).add(table)
+            self.ending.setdefault(round_up(end, words) if self.is_uncased else end, set()).add(table)
             self.starting.setdefault(start, set()).add(table)
         self.gaps = tuple(map(_find_gap, words.gaps))
         self.forms = tuple(map(_find_form, words.written))
@@ -270,8 +250,8 @@ def _find_form(word: str) -> str:
 @lru_cache(maxsize=100_000)
 def _find_group(lower: str, language: str) -> str:
     lexicon = load_lexicon()
-    if language in _UNCASED_LANGUAGES and not lower.isascii():
-        return _find_uncased_group(lower, language)
+    if language in UNCASED_LANGUAGES and not lower.isascii():
+        return find_uncased_group(lower, language)
     if lower in PARTICLES:
         return "particle"
     if lower in lexicon.stop:
@@ -298,57 +278,3 @@ def _find_group(lower: str, language: str) -> str:
     if ends_as_word(lower, language == "de"):
         return "ending"
     return "compound" if len(lower) <= MAX_LETTERS and is_compound(lower, language) else "unknown"
-
-
-# --- languages without capital letters -------------------------------------------------------------------------------
-
-
-def _split_uncased(words: Words, language: str) -> Words:
-    """Returns the words of a text as the tagger reads them; in languages with capital letters, the same words."""
-    if language in CJK_LANGUAGES:
-        bounds = tuple(load_cjk_words(language).split(words.text))
-        written = tuple(words.text[start:end] for start, end in bounds)
-        starts, ends = tuple(start for start, _ in bounds), tuple(end for _, end in bounds)
-        return Words(words.text, starts, ends, written, tuple(map(str.casefold, written)))
-    return _cut_names(words) if language == "ar" else words
-
-
-def _cut_names(words: Words) -> Words:
-    """Returns the words of an Arabic text without the prefixes of names."""
-    starts, written, groups = list(words.starts), list(words.written), _groups_of_words("ar")
-    for i, lower in enumerate(words.lowers):
-        following = groups.get(fold_word(words.lowers[i + 1])) if i + 1 < len(words) else None
-        allowed = (*_CUT_NAMES, "ambiguous") if following in (*_CUT_NAMES, "joining") else _CUT_NAMES
-        name = next((rest for rest in cut_prefixes(fold_word(lower))[1:] if groups.get(rest) in allowed), "")
-        if name and _find_uncased_group(lower, "ar") in ("known", "unknown"):
-            while len(fold_word(written[i])) > len(name):
-                written[i], starts[i] = written[i][1:], starts[i] + 1
-    return replace(words, starts=tuple(starts), written=tuple(written), lowers=tuple(map(str.casefold, written)))
-
-
-def _round_up(end: int, words: Words) -> int:
-    """Returns the end of the word that holds the character before `end`: a particle may follow a phrase there."""
-    return words.ends[min(len(words) - 1, bisect_left(words.ends, end))]
-
-
-@lru_cache(maxsize=100_000)
-def _find_uncased_group(lower: str, language: str) -> str:
-    """Returns the class of a word in one of _UNCASED_LANGUAGES by the lists that hold it."""
-    if language in CJK_LANGUAGES:
-        return load_cjk_words(language).group(normalize_cjk(lower, language)) if is_cjk(lower) else "unknown"
-    if lower in read_entries("function_words", language):  # "على" is a word, "علي" is a name
-        return "stop"
-    form = fold_word(lower)
-    return _groups_of_words(language).get(form) or ("known" if is_known(form, language) else "unknown")
-
-
-@cache
-def _groups_of_words(language: str) -> dict[str, str]:
-    """Returns the class of each listed word of one of UNICASED, in the spelling of `fold_word`."""
-    groups: dict[str, str] = {}
-    for group, tables in CUES["groups"].items():  # a later class wins
-        names = read_names_of(group, language) if group in ("first", "last") else ()
-        groups |= {form: group for form in map(fold_word, names) if len(form) > 2 and not is_known(form, language)}
-        entries = (entry for table in tables for entry in read_entries(table, language))
-        groups |= {fold_word(word): group for entry in entries for word in entry.split()}
-    return groups

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from eyas.privacy.dictionary import is_known
 from eyas.privacy.name_features import NameFeatures
 from eyas.privacy.patterns import load_patterns
-from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
 from eyas.privacy.word_lists import UNICASED, Lexicon, read_entries, read_words
-from eyas.privacy.words import NAMED_THINGS, Words
+from eyas.privacy.words import NAMED_THINGS, Words, load_matcher
 
 UNLISTED_SCORE = 0.5  # of a place in no list of towns, after a phrase that announces a place
 WEAK_SCORE = 0.3  # of a place in no list of towns, after a preposition: a person may follow it, too
@@ -39,8 +38,7 @@ def find_places(features: NameFeatures, is_personal: bool) -> Iterator[Span]:
         lives, stays, preposition = _find_announcement(features, start, match.end())
         if not lives and not is_personal:
             continue
-        length = _city_length(match[0], features.lexicon, features.language, preposition)
-        if length:
+        if length := _city_length(match[0], features.lexicon, features.language, preposition):
             yield Span(start, start + length, "LOCATION", 0.8 if lives else 0.5)
         elif (lives or stays or preposition) and _is_place(match[0], features.lexicon):
             yield Span(start, match.end(), "LOCATION", UNLISTED_SCORE if lives or stays else WEAK_SCORE)

@@ -22,11 +22,10 @@ from typing import NamedTuple
 
 from eyas.privacy.cjk_words import CJK_LANGUAGES
 from eyas.privacy.context_model import load_weights, split_context
-from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span, in_order
 from eyas.privacy.surrogates import name_parts
 from eyas.privacy.word_lists import UNICASED, tables_of_files
-from eyas.privacy.words import TERMS, split_words
+from eyas.privacy.words import TERMS, load_matcher, split_words
 
 COUNTED = (  # tables whose entries count around a name
     "private_matters", "private_hints", "public_matters", "public_hints", "invented_frames", "first_person",

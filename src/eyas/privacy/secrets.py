@@ -58,15 +58,13 @@ def _find_named(text: str) -> Iterator[Span]:
 
 def _find_after(text: str, start: int, is_soft: bool) -> Iterator[Span]:
     """Yields the secret after a label that ends at `start`. is_soft: the label often means something else ("key")."""
-    match = _NAMED["assigned"].match(text, start)
-    if match:
+    if match := _NAMED["assigned"].match(text, start):
         is_quoted = bool(match["quote"])
         value = match["value"] if is_quoted else match["value"].rstrip(_TRAILING)
         is_last = not is_soft and bool(_NAMED["line_end"].match(text, match.end()))
         if _is_value(value, is_quoted, is_soft, match["sign"] == ":") or (is_last and _is_odd_word(value)):
             yield _span_of(match, value, 0.9)
-    match = _NAMED["said"].match(text, start)
-    if match:
+    if match := _NAMED["said"].match(text, start):
         value = match["value"].rstrip(_TRAILING)
         is_code = (
             _NAMED["code_value"].match(value)
@@ -75,8 +73,7 @@ def _find_after(text: str, start: int, is_soft: bool) -> Iterator[Span]:
         )
         if len(value) >= 4 and not is_code and (_is_password(value) or (match["quote"] and _is_odd_word(value))):
             yield _span_of(match, value, 0.7)
-    match = _NAMED["beside"].match(text, start)
-    if match:
+    if match := _NAMED["beside"].match(text, start):
         value = match["value"].rstrip(_TRAILING)
         num_digits = sum(map(str.isdigit, value))
         is_mixed = not is_soft and value.isalnum() and 2 <= num_digits < len(value) and len(value) >= 7

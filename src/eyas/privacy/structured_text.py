@@ -196,20 +196,17 @@ def _weigh_neighbors(fields: Sequence[_Field], i: int) -> int:
 def _find_fields(text: str, language: str) -> Iterator[_Field]:
     if "</" in text:
         for match in _PATTERNS["tag"].finditer(text):
-            label = parse_label(match[1].rpartition(":")[2])
-            if label is not None:
+            if label := parse_label(match[1].rpartition(":")[2]):
                 yield _check_value(text, Cell(match.start(2), match[2]), label, language, is_quoted=True)
     if "|" in text:
         for match in _PATTERNS["row"].finditer(text):
-            label = parse_label(match[1])
-            if label is not None and parse_label(match[2]) is None:
+            if (label := parse_label(match[1])) and parse_label(match[2]) is None:
                 yield _check_value(text, Cell(match.start(2), match[2]), label, language)
     for mark in _PATTERNS["mark"].finditer(text):
         at = mark.start()
-        if at > 0 and text[at - 1] not in ":=!/" and text[at + 1 : at + 2] != "/":
-            label = _read_key(text, at)
-            if label is not None:
-                yield from _read_values(text, at + 1, label, language)
+        is_sign = at > 0 and text[at - 1] not in ":=!/" and text[at + 1 : at + 2] != "/"
+        if is_sign and (label := _read_key(text, at)):
+            yield from _read_values(text, at + 1, label, language)
 
 
 def _read_key(text: str, at: int) -> Label | None:
@@ -230,8 +227,7 @@ def _read_key(text: str, at: int) -> Label | None:
 def _read_values(text: str, start: int, label: Label, language: str) -> Iterator[_Field]:
     is_person = label.kind == "PERSON"
     is_vague = is_person and label.trust is Trust.NAME
-    quoted = _PATTERNS["quoted"].match(text, start)
-    if quoted:
+    if quoted := _PATTERNS["quoted"].match(text, start):
         yield _check_value(text, Cell(quoted.start(2), quoted[2]), label, language, is_quoted=True)
     elif is_person and not is_vague and text[start : start + 5].lstrip().startswith("["):
         array = _PATTERNS["array"].match(text, start)

@@ -50,8 +50,7 @@ def _split_cjk(word: re.Match[str]) -> Iterator[re.Match[str]]:
     """Yields the surname and the given name in a word of Chinese, Japanese or Korean: "王小明" -> "王", "小明"."""
     size = 0 if re.search(r"[\s・·•＝]", word.string.strip()) else surname_size(word[0])
     for start, end in ((word.start(), word.start() + size), (word.start() + size, word.end())):
-        part = re.compile(r".+").match(word.string, start, end)
-        if part:
+        if part := re.compile(r".+").match(word.string, start, end):
             yield part
 
 

@@ -274,8 +274,7 @@ def city_names(language: str) -> tuple[str, ...]:
 
     They are cities of the language's country if Faker has a list of them, else large cities of the world.
     """
-    towns = read_entries("towns", language)
-    if towns:
+    if towns := read_entries("towns", language):
         endings = tuple(read_entries("endings_of_places", language))
         return tuple(sorted(town for town in towns if not town.endswith(endings) and " " not in town))
     locale = _LOCALES["cities"].get(language)
