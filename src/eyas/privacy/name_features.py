@@ -10,16 +10,7 @@ from eyas.privacy.dictionary import is_compound, is_known
 from eyas.privacy.name_shapes import find_inflection
 from eyas.privacy.uncased_words import UNCASED_LANGUAGES, find_uncased_group, round_up, split_uncased
 from eyas.privacy.word_lists import PARTICLES, load_lexicon, read_data_file, read_entries, tables_of_files
-from eyas.privacy.words import (
-    NAMED_THINGS,
-    TERMS,
-    Words,
-    ends_as_word,
-    ends_sentence,
-    is_quoted_word,
-    is_technical,
-    load_matcher,
-)
+from eyas.privacy.words import NAMED_THINGS, TERMS, Words, ends_as_word, ends_sentence, load_matcher
 
 UNCASED = frozenset(("uncased", "han", "hangul", "katakana", "hiragana"))  # forms
 CUES = read_data_file("data/tagger_cues")
@@ -133,9 +124,9 @@ class NameFeatures:
         words, lower, group = self.words, self.words.lowers[i], self.groups[i]
         if words.is_code(i):
             yield "code"
-        if lower in TERMS and is_technical(words.text):
+        if lower in TERMS and words.is_technical:
             yield "term"
-        if is_quoted_word(words.text, words.starts[i], words.ends[i]):
+        if words.is_quoted(i):
             yield "quoted"
         if words.text.startswith(("'s", "’s"), words.ends[i]):
             yield "possessive"

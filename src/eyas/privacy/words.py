@@ -87,6 +87,20 @@ class Words:
             return True  # "Anna.name", but not the end of a sentence
         return before[-1:] in ("_", "$", "@", "#", "\\") or (before[-1:] == "." and before[:1].isalnum())
 
+    @cached_property
+    def is_technical(self) -> bool:
+        """True if a word of the text belongs to mathematics, statistics or programming: "theorem", "algorithm"."""
+        return bool(_PATTERNS["technical"].search(self.text))
+
+    def is_quoted(self, i: int) -> bool:
+        """Returns True if word i is quoted in a text about language: "Rose" in `Use the word "Rose" in a sentence`.
+
+        Such a word is no name.
+        """
+        text, start, end = self.text, self.starts[i], self.ends[i]
+        quoted = 0 < start <= end < len(text) and text[start - 1] in _QUOTES and text[end] in _QUOTES
+        return quoted and bool(_PATTERNS["about_words"].search(text))
+
 
 @lru_cache(maxsize=10_000)
 def ends_sentence(gap: str) -> bool:
@@ -126,21 +140,6 @@ def cut_prefixes(form: str) -> tuple[str, ...]:
     first, second = _PREFIXES.match(form).groups()  # type: ignore[union-attr]  # matches any text
     cuts = {len(first), len(first) + (second[:1] in ("ب", "ل", "ك")), len(first) + len(second)}
     return (form, *(form[cut:] for cut in sorted(cuts - {0}) if len(form) - cut > 2))
-
-
-@lru_cache(maxsize=4)
-def is_technical(text: str) -> bool:
-    """Returns True if a word of the text belongs to mathematics, statistics or programming: "theorem", "algorithm"."""
-    return bool(_PATTERNS["technical"].search(text))
-
-
-def is_quoted_word(text: str, start: int, end: int) -> bool:
-    """Returns True for a quoted word in a text about language: "Rose" in `Use the word "Rose" in a sentence`.
-
-    Such a word is no name. The word is text[start:end], without its quotation marks.
-    """
-    quoted = 0 < start <= end < len(text) and text[start - 1] in _QUOTES and text[end] in _QUOTES
-    return quoted and bool(_PATTERNS["about_words"].search(text))
 
 
 @lru_cache(maxsize=20_000)
