@@ -58,10 +58,8 @@ class BuiltinDetector:
         people = [span for span in tagger.run() if (span.start, span.end) not in labels]
         is_personal = bool(contacts or structured or labeled or people) or tagger.is_personal
         numbers = list(without_documentation(text, self._find_numbers(plain, language, is_personal)))
-        dates, towns = (
-            find_birth_dates(plain, people, language),
-            _find_towns(tagger, is_personal or bool(numbers), people),
-        )
+        dates = find_birth_dates(plain, people, language)
+        towns = _find_towns(tagger, is_personal or bool(numbers), people)
         found = [*find_secrets(plain), *structured, *contacts, *labeled, *numbers, *dates, *towns]
         sure_towns = [span for span in found if span.kind == "LOCATION" and span.score > WEAK_SCORE]
         for span in people:

@@ -51,9 +51,7 @@ def read_data_file(path: str) -> dict[str, Any]:
 
 
 _LOCALES: dict[str, dict[str, str]] = read_data_file("data/faker_locales")
-_CORE_LOCALES, _CITY_LOCALES, _COUNTRY_LOCALES, _TOWN_LANGUAGES, _SAMPLES, _SAMPLES_WITH_NAMES = map(
-    str.split, _LOCALES["lists"].values()
-)
+_LISTS = {name: locales.split() for name, locales in _LOCALES["lists"].items()}
 _SCRIPT_LOCALES = {language: locales.split() for language, locales in _LOCALES["scripts"].items()}
 
 
@@ -194,7 +192,7 @@ def _build_lists() -> bytes:
     certain = read_words("certain_first_names")
     persons = importlib.import_module("faker.providers.person")
     first, last = _read_names(module.name for module in pkgutil.iter_modules(persons.__path__))
-    core = _read_names(_CORE_LOCALES)[0] | certain
+    core = _read_names(_LISTS["core"])[0] | certain
     states, capitalized = read_words("states"), read_words("common_words")
     stop = (_country_words() - states | capitalized | read_words("function_words")) - certain
     common = (stop | _lorem_words(core)) - certain
@@ -209,8 +207,8 @@ def _build_lists() -> bytes:
         "towns": _read_towns_of_prefixes() - first - last,
         "core_names": core,
         # Three letters are a word in some language, unless people of the nine languages bear the name.
-        "female_names": _read_names(_CORE_LOCALES, "female")[0],
-        "male_names": _read_names(_CORE_LOCALES, "_male")[0],
+        "female_names": _read_names(_LISTS["core"], "female")[0],
+        "male_names": _read_names(_LISTS["core"], "_male")[0],
         "sure_names": frozenset(n for n in (first | certain) - ambiguous if len(n) > (2 if n in core else 3)),
     }
     return json.dumps({name: sorted(words) for name, words in lists.items()}, ensure_ascii=False).encode()
@@ -311,7 +309,7 @@ def _read_russian(*tables: str) -> frozenset[str]:
 
 
 def _country_words() -> frozenset[str]:
-    names = [name for locale in _COUNTRY_LOCALES for name in _read_list(_provider("address", locale), "countries")]
+    names = [name for locale in _LISTS["countries"] for name in _read_list(_provider("address", locale), "countries")]
     names += _read_list(_provider("address", "en_US"), "states")
     return frozenset(word for name in names for word in re.split(r"\W+", name.casefold())) - {""}
 
@@ -323,14 +321,14 @@ def _lorem_words(first_names: frozenset[str]) -> frozenset[str]:
         first_names: First names that are not returned. The French, Spanish, Italian and Polish texts contain names.
     """
     words = {word for job in _read_list(_provider("job", "en_US"), "jobs") for word in re.split(r"\W+", job.casefold())}
-    for locales, names in ((_SAMPLES, frozenset[str]()), (_SAMPLES_WITH_NAMES, first_names)):
+    for locales, names in ((_LISTS["samples"], frozenset[str]()), (_LISTS["samples_with_names"], first_names)):
         words |= {word.casefold() for locale in locales for word in _provider("lorem", locale).word_list} - names
     return frozenset(words)
 
 
 def _read_cities() -> frozenset[str]:
     names = set(read_entries("cities", "any"))
-    for locale in _CITY_LOCALES:
+    for locale in _LISTS["cities"]:
         listed = set(_read_list(_provider("address", locale), _LOCALES["list_of_cities"].get(locale, "cities")))
         # Italy's list names every hamlet, ordinary words among them: only those of more than six letters count.
         names |= {name for name in listed if locale != "it_IT" or len(name) > 6}
@@ -344,7 +342,7 @@ def _as_cities(names: Iterable[str]) -> frozenset[str]:
 def _read_towns_of_prefixes() -> frozenset[str]:
     """Returns the towns of the telephone prefixes of all countries, in the languages of the towns."""
     prefixes = importlib.import_module("phonenumbers.geodata").GEOCODE_DATA.values()
-    listed = {town for names in prefixes for language, town in names.items() if language in _TOWN_LANGUAGES}
+    listed = {town for names in prefixes for language, town in names.items() if language in _LISTS["towns"]}
     return _as_cities({part.strip() for town in listed for part in _TOWN_PARTS.split(town)})
 
 
