@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 
 import torch
+from context_features import list_features
 from planted.fill import fill
 from prove_data import DATA
 from public_prompts import read_records
@@ -133,7 +134,7 @@ class Collector:
             is_private = any(_is_part(name, one) for one in names)
             if is_private or not private:  # another name of a private text may be private or not
                 features = {feature: value for feature, value in found.features.items() if feature != "context"}
-                words = _count(context.features(found.span.start, found.span.end))
+                words = _count(list_features(context, found.span.start, found.span.end))
                 cost = 1.0 if is_private else weight
                 self.names.append(Example(language, group, f"[{name}] {text}", is_private, cost, features, words))
         self._add_values(text, language, group, private, context, weight)
@@ -151,7 +152,7 @@ class Collector:
                 continue  # a part of an address, a name with a number
             written = text[value.start : value.end]
             shape = _count(shape_features(written, value.form))
-            words = _count(context.features(value.start, value.end))
+            words = _count(list_features(context, value.start, value.end))
             shown, cost = f"[{written}] {text}", 1.0 if slots else weight
             self.values.append(Example(language, group, shown, bool(slots), cost, shape, words))
             if slots and value.form not in ("date", "handle", "street"):

@@ -97,10 +97,7 @@ def own_texts(language: str) -> Iterator[MarkedText]:
 def listed_names(language: str, rng: Random) -> list[str]:
     """Returns names of the lists, for a language without capital letters. Some hold characters that no list pairs."""
     if language in UNICASED:
-        locale = {"ar": "ar_AA", "hi": "hi_IN"}[language]
-        parts = [
-            (rng.choice(person_names("first", locale)), rng.choice(person_names("last", locale))) for _ in range(DRAWN)
-        ]
+        parts = [tuple(rng.choice(person_names(part, language)) for part in ("first", "last")) for _ in range(DRAWN)]
         return [rng.choice((first, f"{first} {last}")) for first, last in parts]
     if language not in CJK_LANGUAGES:
         return []

@@ -1,6 +1,7 @@
 """The score of a place is the sum of the weights of its features, however it is computed; values need a context."""
 
 import pytest
+from context_features import list_features
 
 from eyas.privacy.context_model import MASK, ContextWords, FeatureWeights
 from eyas.privacy.private_values import find_candidates, find_private_values
@@ -17,7 +18,7 @@ def test_the_score_is_the_sum_of_the_weights_of_the_features(language, text, nam
     start = text.find(name)
     names = [(k, k + len(name)) for k in range(len(text)) if text.startswith(name, k)]
     context = ContextWords(text, names, language)
-    features = context.features(start, start + len(name))
+    features = list_features(context, start, start + len(name))
     weights = FeatureWeights({feature: 0.5 + k / 7 for k, feature in enumerate(sorted(set(features)))}, language)
     assert context.score(start, start + len(name), weights) == pytest.approx(sum(weights[one] for one in features))
     assert context.tokens.count(MASK) == len(names)

@@ -3,8 +3,7 @@
 import pytest
 from tests.privacy.detection import detect, detect_values
 
-from eyas.privacy.builtin_detector import find_structured
-from eyas.privacy.word_lists import load_lexicon
+from eyas.privacy.structured_text import find_structured
 
 
 @pytest.mark.parametrize(
@@ -116,7 +115,7 @@ def test_code_stays(text):
     ],
 )
 def test_types_are_no_values(text):
-    assert list(find_structured(text, load_lexicon(), "en")) == []
+    assert list(find_structured(text, "en")) == []
 
 
 @pytest.mark.parametrize(

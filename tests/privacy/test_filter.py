@@ -217,22 +217,21 @@ def test_what_was_found_is_told_by_position():
 
 
 class _Names:
-    def __init__(self, languages, weak):
+    def __init__(self, languages):
         self.name = "names 1"
-        self.name_languages, self.weak_name_languages = frozenset(languages), frozenset(weak)
+        self.name_languages = frozenset(languages)
 
     def find(self, texts, languages):
         return [[Span(0, len(text), "PERSON")] for text in texts]
 
 
-def test_languages_whose_names_every_detector_misses():
-    detectors = [_Names(["en", "ja", "ko"], ["ja", "ko"]), _Names(["ja"], [])]
+def test_languages_in_which_a_detector_finds_names():
+    detectors = [_Names(["en", "ko"]), _Names(["ja"])]
     privacy = PrivacyFilter(PrivacyConfig(), KEY, detectors)
     assert privacy.name_languages == {"en", "ja", "ko"}
-    assert privacy.weak_name_languages == {"ko"}
 
 
 def test_a_span_without_a_rule_has_the_name_of_its_detector():
-    (result,) = PrivacyFilter(PrivacyConfig(names="all"), KEY, [_Names(["en"], [])]).clean([(("Anna",), "en")])
+    (result,) = PrivacyFilter(PrivacyConfig(names="all"), KEY, [_Names(["en"])]).clean([(("Anna",), "en")])
     assert isinstance(result, CleanedRecord)
     assert result.found[0][0].span.rule == "names"

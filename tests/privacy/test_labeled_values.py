@@ -4,7 +4,7 @@ import pytest
 from tests.privacy.detection import detect, detect_values
 
 from eyas.privacy.case_insensitive import plain_text
-from eyas.privacy.value_labels import find_labels
+from eyas.privacy.labeled_values import find_labels
 
 FOUND = [
     ("CARD", "card 9934 7090 7807 3507 was refused", "en", "9934 7090 7807 3507"),  # no issuer has this prefix

@@ -5,10 +5,9 @@ from tests.privacy.detection import find_private_names, make_filter
 
 from eyas.base.errors import InputError
 from eyas.privacy.filter import CleanedRecord
-from eyas.privacy.phrase_matcher import PhraseMatcher
 from eyas.privacy.private_names import select_private
 from eyas.privacy.span import Span
-from eyas.privacy.words import split_words
+from eyas.privacy.words import PhraseMatcher, split_words
 
 PAIRS = [
     ("Zorvek Tallis", "My landlord {} keeps our deposit and never answers.", "Who was {}, the painter of the fresco?"),

@@ -6,9 +6,8 @@ import time
 import pytest
 from tests.privacy.detection import detect, detect_values, make_filter
 
-from eyas.privacy.builtin_detector import find_structured
 from eyas.privacy.filter import CleanedRecord
-from eyas.privacy.word_lists import load_lexicon
+from eyas.privacy.structured_text import find_structured
 
 PEOPLE = ["Tevita Ngata", "Wiebra Okwuosa"]
 
@@ -123,7 +122,7 @@ def test_a_table_right_behind_another():
 
 def test_a_line_of_blanks_ends_a_table():
     text = "Surname  Age\nNgata    31\n      \nZorvek  7"
-    spans = find_structured(text, load_lexicon(), "en")
+    spans = find_structured(text, "en")
     assert [text[span.start : span.end] for span in spans] == ["Ngata"]
 
 
@@ -146,7 +145,7 @@ def test_long_tables_are_read_to_the_end_in_linear_time():
         gc.collect()
         gc.disable()  # what other tests left behind is no time of ours
         start = time.process_time()
-        spans = list(find_structured(text, load_lexicon(), "en"))
+        spans = list(find_structured(text, "en"))
         took = time.process_time() - start
         gc.enable()
         assert len(spans) == rows + 1

@@ -87,8 +87,7 @@ def open_prompts(
     detectors: dict[str, Any] = {"digest": None, "names": list(config.privacy.detectors)}
     if not is_builtin:
         privacy = PrivacyFilter(config.privacy, key)
-        names = {name: sorted(getattr(privacy, name)) for name in ("name_languages", "weak_name_languages")}
-        detectors |= {"digest": privacy.digest, **names}
+        detectors |= {"digest": privacy.digest, "name_languages": sorted(privacy.name_languages)}
     identity = {
         **asdict(config.without_runtime_keys()),
         # Without paths: the same files elsewhere give the same output.

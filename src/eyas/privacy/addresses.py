@@ -16,25 +16,18 @@ data/addresses.toml; the formats of addresses in other scripts are in data/ident
 import re
 from collections.abc import Iterator
 
-from eyas.privacy.case_insensitive import letter_runs, lower_text
+from eyas.privacy.case_insensitive import lower_text
 from eyas.privacy.dictionary import WITH_COMPOUNDS
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
-from eyas.privacy.word_lists import load_lexicon, read_words
+from eyas.privacy.word_lists import load_lexicon, read_data_file, read_words
 from eyas.privacy.words import NAMED_THINGS
 
 _PATTERNS = load_patterns("addresses")
-_EXACT, _ANY_CASE = _PATTERNS.exact, _PATTERNS.any_case
 _COMPOUNDS_EVERYWHERE = tuple(read_words("streets_in_one_word_everywhere"))
 _COMPOUNDS = (*_COMPOUNDS_EVERYWHERE, *read_words("streets_in_one_word", "streets_in_one_word_doubtful"))
-_PREFIX_WORDS = {re.split(r"\W", kind)[0] for kind in read_words("streets_before_name")} | {"c", "r", "calz"}
 _SURE = ("french", "italian", "postcode", "american_town", "flat", "numbered_flat")
-_ONLY_POLISH = ("polish",)
-# Kinds of streets that are words or initials in other languages -> the languages where they are none.
-_DOUBTFUL_PREFIXES = {"via ": ("it", "es"), "r.": ("pt", "it"), "v.": ("pt", "it")}
-_SURE_PREFIXES = ("c/", "ul.", "al.", "os.", "pl.")
-_LANGUAGES_OF_SMALL_PREFIXES = ("es", "it", "pt", "pl", "fr")  # where a kind of street is in lower case
-_LANGUAGES_OF_BOXES = ("sv", "fr")  # where "box" and "bp" are a post box
+_KINDS = read_data_file("data/addresses")["kinds_of_streets"]
 _REACH = 12  # characters before a number in which a word such as "chapter" stands
 
 
@@ -49,7 +42,7 @@ def find_addresses(text: str, language: str) -> Iterator[Span]:
     """
     for match in _PATTERNS.find(text, "without_number"):
         yield Span(*match.span(1), "ADDRESS", 0.6)
-    if not _EXACT["digit"].search(text) and "s/n" not in text.lower():
+    if not _PATTERNS["digit"].search(text) and "s/n" not in text.lower():
         return
     for match in _find_streets(text, language):
         yield _with_town(text, *match.span(), 0.8)
@@ -57,23 +50,22 @@ def find_addresses(text: str, language: str) -> Iterator[Span]:
         yield _with_town(text, *match.span(1), 0.7)
     for match in _PATTERNS.find(text, "english_in_lower_case"):
         words = match[1].lower().replace(",", "").split()[1:-1]
-        if not any(_EXACT["no_street_name"].fullmatch(word) or word in load_lexicon().stop for word in words):
+        if not any(_PATTERNS["no_street_name"].fullmatch(word) or word in load_lexicon().stop for word in words):
             yield _with_town(text, *match.span(1), 0.6)
 
 
 def _find_streets(text: str, language: str) -> Iterator[re.Match[str]]:
     """Yields matches that are a street with a number, a post box, or a postcode with its town."""
     for match in _PATTERNS.find(text, "english"):
-        if not _ANY_CASE["counted"].search(text[max(0, match.start() - _REACH) : match.start()]):
+        if not _PATTERNS["counted"].search(text[max(0, match.start() - _REACH) : match.start()]):
             yield match
-    if not letter_runs(text).isdisjoint(_PREFIX_WORDS):
-        for match in _PATTERNS.find(text, "prefixed"):
-            if _is_street(text, match, language):
-                yield match
+    for match in _PATTERNS.find(text, "prefixed"):
+        if _is_street(text, match, language):
+            yield match
     yield from _find_compounds(text, language)
-    yield from _PATTERNS.find(text, *_SURE, *(_ONLY_POLISH if language == "pl" else ()))
+    yield from _PATTERNS.find(text, *_SURE, *(["polish"] if language == "pl" else ()))
     for match in _PATTERNS.find(text, "post_box"):
-        if not match[0].lower().startswith(("box", "bp", "b.p")) or language in _LANGUAGES_OF_BOXES:
+        if not match[0].lower().startswith(("box", "bp", "b.p")) or language in _KINDS["languages_of_boxes"]:
             yield match
 
 
@@ -84,8 +76,8 @@ def _find_compounds(text: str, language: str) -> Iterator[re.Match[str]]:
         return
     # A match has a number after a kind of street, fewer than 200 characters before it and fewer than 100 after it.
     places = [at.start() for at in _PATTERNS.find(text, "number_behind") if lower.endswith(_COMPOUNDS, 0, at.start())]
-    for match in _EXACT["compound"].finditer(text, max(0, places[0] - 200), places[-1] + 100) if places else ():
-        if _ANY_CASE["sure_compound"].search(match[0]) or _EXACT["town_behind"].match(text, match.end()):
+    for match in _PATTERNS["compound"].finditer(text, max(0, places[0] - 200), places[-1] + 100) if places else ():
+        if _PATTERNS["sure_compound"].search(match[0]) or _PATTERNS["town_behind"].match(text, match.end()):
             yield match
 
 
@@ -102,12 +94,12 @@ def _is_street(text: str, match: re.Match[str], language: str) -> bool:
     if match[0].startswith("al.") and text.endswith("et ", 0, match.start()):
         return False  # "et al. Nature 2019"
     street = match[0].lower()
-    is_word = match[0][0].islower() and not street.startswith(_SURE_PREFIXES)
-    languages = next((some for word, some in _DOUBTFUL_PREFIXES.items() if street.startswith(word)), None)
-    languages = languages or (_LANGUAGES_OF_SMALL_PREFIXES if is_word else None)
-    return not languages or language in languages or bool(_EXACT["town_behind"].match(text, match.end()))
+    is_word = match[0][0].islower() and not street.startswith(tuple(_KINDS["sure"]))
+    languages = next((some for word, some in _KINDS["doubtful"].items() if street.startswith(word)), None)
+    languages = languages or (_KINDS["languages_of_lower_case"] if is_word else None)
+    return not languages or language in languages or bool(_PATTERNS["town_behind"].match(text, match.end()))
 
 
 def _with_town(text: str, start: int, end: int, score: float) -> Span:
-    tail = _EXACT["tail"].match(text, end)
+    tail = _PATTERNS["tail"].match(text, end)
     return Span(start, tail.end() if tail else end, "ADDRESS", score)

@@ -1,103 +1,23 @@
-"""Regular expressions that ignore case and are several times faster than with re.IGNORECASE.
-
-Each pattern is first searched in the text in lower case, as a case-sensitive pattern. For those, Python's `re` skips
-most alternatives by their first letter. Most texts match nothing, so this first search is all that runs.
-"""
+"""Compares texts without case, accents and look-alike characters. data/characters.toml lists those characters."""
 
 import re
-import sys
 import unicodedata
-from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 
-_PART = re.compile(r"\\.|\(\?P|.", re.DOTALL)  # an escape, a group's name, a character
-_LETTERS = re.compile(r"[^\W\d_]+")
-_WITHOUT_ACCENT = str.maketrans({"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "ß": "ss"})
-# Arabic spellings of one sound, the sign that lengthens a word, Hindi signs of nasal vowels, joiners.
-_WITHOUT_ACCENT |= str.maketrans({"ى": "ي", "ة": "ه", "ـ": "", "ँ": "ं", "\u200c": "", "\u200d": ""})
+from eyas.base.config import load_toml
+
+_CHARACTERS = load_toml(Path(__file__).parent / "data/characters.toml")
+_WITHOUT_ACCENT = str.maketrans(_CHARACTERS["without_accent"])
 _NASAL = re.compile("[ङञणनम]\u094d(?=[क-ह])")  # "हिन्दी" is also written "हिंदी"
 _VIRAMA = 9  # its combining class; without it, a Hindi word is another one
-# First digits: Arabic-Indic, Persian, Devanagari, Bengali, Gurmukhi, Gujarati, Tamil, Telugu, Kannada, Thai.
-_ZEROS = (0x660, 0x6F0, 0x966, 0x9E6, 0xA66, 0xAE6, 0xBE6, 0xC66, 0xCE6, 0xE50)
-_PLAIN = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {
-    zero + digit: ord("0") + digit for zero in _ZEROS for digit in range(10)
-}
-_PLAIN |= {ord(char): plain for plain, chars in {
-    " ": "\u00a0\u2007\u2009\u202f\u3000", "-": "\u2010\u2011\u2012\u2013\u2212", "'": "‘’ʼ", '"': "“”„«»「」『』",
-}.items() for char in chars}  # fmt: skip
+_PLAIN = {ord(char): plain for plain, chars in _CHARACTERS["plain"].items() for char in chars}
 _SHORT = 128  # characters of a text that is put into lower case anew each time
-
-
-class PrefilteredPattern:
-    """A pattern that is searched only in texts that contain a second, faster pattern: the test.
-
-    Requirement: every match of the pattern contains a match of the test. The test is searched in the text in lower
-    case.
-    """
-
-    def __init__(self, exact: str, test: str, flags: int = 0) -> None:
-        """Compiles both patterns.
-
-        Args:
-            exact: The pattern whose matches are returned.
-            test: The fast pattern. Its letters are converted to lower case.
-            flags: Flags of `re`, for both patterns.
-        """
-        self._exact = re.compile(exact, flags)
-        lower = _PART.sub(lambda part: part[0] if part[0][0] in "\\(" else part[0].lower(), test)
-        self._test = re.compile(lower, flags & ~re.IGNORECASE)
-
-    def finditer(self, text: str) -> Iterator[re.Match[str]]:
-        """Yields the matches, as re.Pattern.finditer does."""
-        return self._exact.finditer(text) if self._test.search(lower_text(text)) else iter(())
-
-
-class CaseInsensitivePattern(PrefilteredPattern):
-    """A pattern that ignores case, with the methods of re.Pattern.
-
-    Requirements: the pattern has no (?i) and matches no empty text. It has no case-sensitive group, such as (?-i:A),
-    inside a negative lookaround, because the search in lower case would exclude too much.
-    """
-
-    def __init__(self, pattern: str, flags: int = 0) -> None:
-        """Compiles the pattern, with the flags of `re`."""
-        super().__init__(pattern, pattern, flags | re.IGNORECASE)
-
-    def finditer(self, text: str) -> Iterator[re.Match[str]]:
-        """Yields the matches, as re.Pattern.finditer does."""
-        match = self.search(text)
-        while match:
-            yield match
-            match = self.search(text, match.end())
-
-    def search(self, text: str, start: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
-        """Returns the first match in text[start:end], or None."""
-        lower = lower_text(text)
-        test = self._test.search(lower, start, end)
-        while test:  # the pattern matches nowhere else; and not here where it respects case
-            match = self._exact.match(text, test.start(), end)
-            if match:
-                return match
-            test = self._test.search(lower, test.start() + 1, end)
-        return None
-
-    def match(self, text: str, start: int = 0, end: int = sys.maxsize) -> re.Match[str] | None:
-        """Returns the match that begins at position `start` and ends by `end`, or None."""
-        return self._exact.match(text, start, end) if self._test.match(lower_text(text), start, end) else None
 
 
 def lower_text(text: str) -> str:
     """Returns the text in lower case. The result has the same length, so positions in both texts are equal."""
     return _lower_cached(text) if len(text) > _SHORT else _lower(text)
-
-
-@lru_cache(maxsize=4)
-def letter_runs(text: str) -> frozenset[str]:
-    """Returns the set of all runs of letters in the text, in lower case.
-
-    Detectors skip a pattern if a word that it needs is not in this set.
-    """
-    return frozenset(_LETTERS.findall(lower_text(text)))
 
 
 @lru_cache(maxsize=4)

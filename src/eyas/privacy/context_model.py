@@ -21,8 +21,8 @@ from eyas.privacy.words import LETTERS
 MASK = "|"  # stands for a name
 _LINE = "¶"  # stands for a line break, and for both ends of the text
 _BESIDE = 5  # tokens on each side whose side counts
-_REACH = 40  # tokens on each side
-_CHARACTERS = frozenset(("zh", "ja"))  # languages in which each character is a token
+REACH = 40  # tokens on each side
+CHARACTERS = frozenset(("zh", "ja"))  # languages in which each character is a token
 _TOKEN = re.compile(rf"{LETTERS}|\d+|[^\w\s]|_|\n")
 _CHARACTER = re.compile(r"[A-Za-z]+|\d+|\S|\n")
 _STEMS = {"ko": (2, 3), "ar": (4, 5), "hi": (3, 5)}  # letters that are kept of longer words
@@ -40,18 +40,17 @@ class FeatureWeights(dict[str, float]):
         self._language = language
         pairs = (feature[2:] for feature in weights if feature.startswith("2:"))
         self._firsts = {pair[:k] for pair in pairs for k in range(1, len(pair)) if pair[k] == "_"}
-        self._triples = {
-            feature[2:k] for feature in weights if feature.startswith("3:") for k in range(3, len(feature))
-        }
+        triples = (feature[2:] for feature in weights if feature.startswith("3:"))
+        self._triples = {triple[:k] for triple in triples for k in range(1, len(triple))}
         self.of_word = lru_cache(100_000)(self._of_word)
 
     def _of_word(self, side: str, token: str) -> float:
         """Returns the sum of the weights of one token. side: "w" for anywhere, "b" for before, "a" for after."""
-        return sum(self.get(f"{side}:{form}", 0.0) for form in _forms(token, self._language))
+        return sum(self.get(f"{side}:{form}", 0.0) for form in forms(token, self._language))
 
     def of_tokens(self, tokens: Sequence[str]) -> Iterator[float]:
         """Yields the sum of the weights of each token, of its pair and of its triple with the tokens before it."""
-        with_triples, second = self._language in _CHARACTERS, tokens[-2]
+        with_triples, second = self._language in CHARACTERS, tokens[-2]
         for first, token in zip((tokens[-1], *tokens), tokens, strict=False):
             total = self.of_word("w", token)
             if first in self._firsts:
@@ -63,9 +62,10 @@ class FeatureWeights(dict[str, float]):
 
 
 class ContextWords:
-    """The tokens of one text, and the features of the places in it.
+    """The tokens of one text, and the scores of the places in it.
 
     Attributes:
+        language: The language of the text (ISO 639-1).
         tokens: The tokens in lower case; digits are 0, and each name is MASK.
     """
 
@@ -77,8 +77,8 @@ class ContextWords:
             names: Start and end of each name, in order, without overlap.
             language: The language of the text (ISO 639-1).
         """
-        lower, pattern = lower_text(text), _CHARACTER if language in _CHARACTERS else _TOKEN
-        self._language, self.tokens, self._starts, done = language, [_LINE], [-1], 0
+        lower, pattern = lower_text(text), _CHARACTER if language in CHARACTERS else _TOKEN
+        self.language, self.tokens, self._starts, done = language, [_LINE], [-1], 0
         for start, end in (*names, (len(text), len(text))):
             matches = list(pattern.finditer(lower, done, start))
             self.tokens += [_to_token(match[0]) for match in matches]
@@ -89,53 +89,38 @@ class ContextWords:
         self._sums: dict[int, list[float]] = {}  # identity of weights -> sums of the tokens before each token
         self._beside_sums: dict[object, float] = {}
 
-    def _bounds(self, start: int, end: int) -> tuple[int, int]:
+    def bounds(self, start: int, end: int) -> tuple[int, int]:
         """Returns the indices of the first token of a place, and of the first token behind it."""
         first = bisect_left(self._starts, start)
         return first, max(bisect_left(self._starts, end, first), first + 1)
 
-    def _of_token(self, i: int) -> Iterator[str]:
-        """Yields the features of token i that count without its side."""
-        yield from (f"w:{form}" for form in _forms(self.tokens[i], self._language))
-        yield f"2:{self.tokens[i - 1]}_{self.tokens[i]}"
-        if self._language in _CHARACTERS:
-            yield f"3:{self.tokens[i - 2]}{self.tokens[i - 1]}{self.tokens[i]}"
-
-    def _sides(self, first: int, last: int) -> tuple[tuple[str, list[str]], tuple[str, list[str]]]:
+    def sides(self, first: int, last: int) -> tuple[tuple[str, list[str]], tuple[str, list[str]]]:
         """Returns the tokens before and behind a place whose side counts."""
         before, after = max(1, first - _BESIDE), min(len(self.tokens) - 1, last + _BESIDE)
         return ("b", self.tokens[before:first]), ("a", self.tokens[last:after])
 
-    def _joined_beside(self, first: int, last: int) -> Iterator[str]:
+    def joined_beside(self, first: int, last: int) -> Iterator[str]:
         """Yields the features of several tokens beside a place, and of the tokens right beside it."""
         tokens = self.tokens
-        for side, beside in self._sides(first, last) if self._language in _CHARACTERS else ():
+        for side, beside in self.sides(first, last) if self.language in CHARACTERS else ():
             yield from (f"{side}:{a}{b}" for a, b in pairwise(beside))
         yield from (f"B:{tokens[first - 1]}", f"A:{tokens[min(last, len(tokens) - 1)]}")
         yield f"1:{'_'.join(tokens[max(0, first - 2) : first])}"
         yield f"9:{'_'.join(tokens[last : last + 2])}"
 
-    def features(self, start: int, end: int) -> list[str]:
-        """Returns the features of a place. One that comes twice counts twice."""
-        first, last = self._bounds(start, end)
-        near = (*range(max(1, first - _REACH), first), *range(last + 1, min(len(self.tokens), last + _REACH)))
-        beside = [f"{side}:{form}" for side, tokens in self._sides(first, last) for token in tokens
-                  for form in _forms(token, self._language)]  # fmt: skip
-        return [*(feature for i in near for feature in self._of_token(i)), *beside, *self._joined_beside(first, last)]
-
     def score(self, start: int, end: int, weights: FeatureWeights) -> float:
-        """Returns the sum of the weights of the features of a place."""
+        """Returns the sum of the weights of the features of a place. benchmarks/context_features.py lists them."""
         sums = self._sums.get(id(weights))
         if sums is None:
             sums = self._sums[id(weights)] = [0.0, *accumulate(weights.of_tokens(self.tokens))]
-        first, last = self._bounds(start, end)
-        total = sums[first] - sums[max(1, first - _REACH)]
-        total += sums[max(last + 1, min(len(self.tokens), last + _REACH))] - sums[last + 1]
-        sides = self._sides(first, last)
+        first, last = self.bounds(start, end)
+        total = sums[first] - sums[max(1, first - REACH)]
+        total += sums[max(last + 1, min(len(self.tokens), last + REACH))] - sums[last + 1]
+        sides = self.sides(first, last)
         key = (id(weights), *(tuple(tokens) for _, tokens in sides))  # the tokens that decide the rest
         if (beside := self._beside_sums.get(key)) is None:
             beside = sum(weights.of_word(side, token) for side, tokens in sides for token in tokens)
-            beside += sum(weights.get(feature, 0.0) for feature in self._joined_beside(first, last))
+            beside += sum(weights.get(feature, 0.0) for feature in self.joined_beside(first, last))
             self._beside_sums[key] = beside
         return total + beside
 
@@ -173,9 +158,9 @@ def _to_token(written: str) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def _forms(token: str, language: str) -> tuple[str, ...]:
+def forms(token: str, language: str) -> tuple[str, ...]:
     """Returns a token, its beginnings, and an Arabic one without its prefix."""
-    if not token[0].isalpha() or language in _CHARACTERS:
+    if not token[0].isalpha() or language in CHARACTERS:
         return (token,)
     prefix = _PREFIXES.match(token) if language == "ar" else None
     whole = token[prefix.end() :] if prefix else token

@@ -42,11 +42,8 @@ class Mentions:
         self.values: dict[str, str] = {}  # other values -> their kind
         found = [(span.kind, text[span.start : span.end]) for text, group in zip(texts, spans, strict=True)
                  for span in group]  # fmt: skip
-        people = [
-            ([part[0] for part in name_parts(value)], "," in value or is_cjk(value))
-            for kind, value in found
-            if kind == "PERSON"
-        ]
+        names = [value for kind, value in found if kind == "PERSON"]
+        people = [([part[0] for part in name_parts(name)], "," in name or is_cjk(name)) for name in names]
         # The longest names come first: they say which part is a first name and which a last name.
         for parts, is_reversed in sorted(people, key=lambda item: (-len(item[0]), item[0])):
             self._add_name([part.casefold() for part in parts if len(part) > 1 or is_cjk(part)], is_reversed)
@@ -54,7 +51,8 @@ class Mentions:
             if kind == "EMAIL":
                 self._add_email(value)
             if kind == "PERSON" and is_cjk(value):  # no spaces separate the names from other words
-                self.values |= dict.fromkeys((part for part in self._parts(value) if len(part) > 1), kind)
+                parts = (value, *(part[0] for part in name_parts(value)))
+                self.values |= dict.fromkeys((part for part in parts if len(part) > 1), kind)
             elif kind == "PHONE":
                 self.digits.add(re.sub(r"\D", "", value))
             elif kind in _REPEATED_KINDS and len(value) > 2 - is_cjk(value) and len(self.values) < MAX_REPEATED:
@@ -68,11 +66,6 @@ class Mentions:
             for joined in ((first, last), (first[0], last), (last, first), (first, last[0]), (last, first[0])):
                 if len("".join(joined)) >= _MIN_USER_NAME:
                     self.user_names.setdefault("".join(joined), joined)
-
-    def _parts(self, name: str) -> Iterator[str]:
-        """Yields a name, and those of its parts that are searched where they stand alone."""
-        yield name
-        yield from (part[0] for part in name_parts(name))
 
     def _add_email(self, address: str) -> None:
         """Adds the names in an address such as tevita.fifita@web.de: "tevita" and "fifita"."""

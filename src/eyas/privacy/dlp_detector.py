@@ -140,8 +140,7 @@ def _halve(rows: Rows) -> tuple[Rows, Rows]:
 
     Raises StageError if that text is short: only a template can limit the findings of so short a text.
     """
-    half = len(rows) // 2
-    if half:
+    if half := len(rows) // 2:
         return rows[:half], rows[half:]
     index, start, text = rows[0]
     if len(text) <= 2 * OVERLAP:

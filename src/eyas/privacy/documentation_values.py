@@ -1,6 +1,7 @@
 """Tells values of public documentation, such as test cards and example.com, from values of a person."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
@@ -37,18 +38,17 @@ def is_documentation(kind: str, value: str) -> bool:
         starts_run = squeezed[0] in "019" and any(squeezed in run for run in _RUNS)
         if starts_run or len(set(squeezed)) == 1:
             return True
-    values, pattern = _load().get(kind, (frozenset(), None))
-    return squeezed in values or (pattern is not None and pattern.fullmatch(value) is not None)
+    values, patterns = _load()[kind]
+    return squeezed in values or any(pattern.fullmatch(value) for pattern in patterns)
 
 
 @cache
-def _load() -> Mapping[str, tuple[frozenset[str], re.Pattern[str] | None]]:
-    values: dict[str, set[str]] = {}
-    patterns: dict[str, list[str]] = {}
+def _load() -> Mapping[str, tuple[set[str], list[re.Pattern[str]]]]:
+    """Returns the values of each kind, in lower case without marks, and the patterns of further ones."""
+    found = defaultdict[str, tuple[set[str], list[re.Pattern[str]]]](lambda: (set(), []))
     for group in read_data_file("data/documentation_values")["groups"].values():
         for kind in group["kinds"].split():
-            listed = group.get("values", "").split()
-            values.setdefault(kind, set()).update(_MARKS.sub("", value).casefold() for value in listed)
-            patterns.setdefault(kind, []).extend(group.get("patterns", ()))
-    joined = {kind: re.compile("|".join(some), re.IGNORECASE) if some else None for kind, some in patterns.items()}
-    return {kind: (frozenset(some), joined[kind]) for kind, some in values.items()}
+            values, patterns = found[kind]
+            values.update(_MARKS.sub("", value).casefold() for value in group.get("values", "").split())
+            patterns.extend(re.compile(pattern, re.IGNORECASE) for pattern in group.get("patterns", ()))
+    return found

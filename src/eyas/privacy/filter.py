@@ -74,7 +74,6 @@ class PrivacyFilter:
 
     Attributes:
         name_languages: The languages (ISO 639-1) in which a detector finds personal names.
-        weak_name_languages: Those of them in which every detector misses many names, for card.md.
         digest: A digest of the settings, the detectors and their code. It changes when results may change.
     """
 
@@ -96,10 +95,6 @@ class PrivacyFilter:
         self._detectors = tuple(detectors) if detectors is not None else build_detectors(config.detectors)
         self._kept = _read_kept_values(config.keep)
         self.name_languages = frozenset[str]().union(*(detector.name_languages for detector in self._detectors))
-        # A detector names the languages in an optional attribute of the same name.
-        weak = [getattr(detector, "weak_name_languages", frozenset[str]()) for detector in self._detectors]
-        strong = (detector.name_languages - few for detector, few in zip(self._detectors, weak, strict=True))
-        self.weak_name_languages = self.name_languages.difference(*strong)
         settings = asdict(config) | {"key_file": None, "keep": sorted(self._kept)}
         settings["detectors"] = [detector.name for detector in self._detectors]
         settings["code"] = code_digest()
@@ -185,15 +180,7 @@ class PrivacyFilter:
         return [merge_spans(spans) for spans in found]
 
     def _apply(self, texts: Sequence[str], language: str, spans: Spans, public: Spans) -> CleanedRecord | DroppedRecord:
-        """Drops the record or replaces the values of the spans, as the recipe says. public: spans that stay."""
-        kinds = _count_kinds(span for group in spans for span in group)
-        for kind in self._config.drop:
-            if kind in kinds:
-                return DroppedRecord(kind.lower(), kinds, tuple(tuple(map(FoundValue, group)) for group in spans))
-        return self._replace(texts, language, spans, public)
-
-    def _replace(self, texts: Sequence[str], language: str, spans: Spans, public: Spans) -> CleanedRecord:
-        """Replaces the values of the spans by surrogates, and other mentions of the same values in the record, too.
+        """Drops the record, or replaces the values of the spans and their other mentions, as the recipe says.
 
         Args:
             texts: The texts of the record.
@@ -201,11 +188,12 @@ class PrivacyFilter:
             spans: The detected spans, one list for each text.
             public: The spans whose values stay.
         """
+        kinds = _count_kinds(span for group in spans for span in group)
+        for kind in self._config.drop:
+            if kind in kinds:
+                return DroppedRecord(kind.lower(), kinds, tuple(tuple(map(FoundValue, group)) for group in spans))
         replaced = [[span for span in group if span.kind in self._config.replace] for group in spans]
-        kept = [
-            [*stay, *(span for span in group if span.kind not in self._config.replace)]
-            for group, stay in zip(spans, public, strict=True)
-        ]
+        kept = [[*stay, *_without(group, gone)] for group, stay, gone in zip(spans, public, replaced, strict=True)]
         if not any(replaced):
             return CleanedRecord(tuple(texts), {}, tuple(tuple(map(FoundValue, group)) for group in kept))
         mentions = Mentions(texts, replaced)
@@ -218,24 +206,18 @@ class PrivacyFilter:
                 return self._replace_name(value, language, mentions, avoid)
             return self._surrogates.replace_value(kind, value, language, avoid)
 
-        cleaned, changed, found = [], Counter[str](), list[tuple[FoundValue, ...]]()
+        cleaned, changed, found = [], list[Span](), list[tuple[FoundValue, ...]]()
         for text, group, rest in zip(texts, replaced, kept, strict=True):
             more = mentions.find(text, language, with_names="PERSON" in self._config.replace)
             stays = [span for span in rest if not self._without_kept(text, [span])]
             spans_to_replace = _without(_add_without_overlap([*group, *stays], more), stays)
-            pieces, done, surrogates = [], 0, dict[Span, str]()
-            for span in spans_to_replace:
-                value = text[span.start : span.end]
-                surrogate = find_surrogate(span.kind, value)
-                pieces += [text[done : span.start], surrogate]
-                done = span.end
-                changed[span.kind] += 1
-                surrogates[span] = surrogate
-            cleaned.append("".join((*pieces, text[done:])))
+            surrogates = {span: find_surrogate(span.kind, text[span.start : span.end]) for span in spans_to_replace}
+            cleaned.append(_replace(text, (((span.start, span.end), new) for span, new in surrogates.items())))
+            changed += spans_to_replace
             every = _add_without_overlap(spans_to_replace, rest)
             values = (FoundValue(replace(span, rule=span.rule or MENTION), surrogates.get(span)) for span in every)
             found.append(tuple(values))
-        return CleanedRecord(tuple(cleaned), _in_order(changed), tuple(found))
+        return CleanedRecord(tuple(cleaned), _count_kinds(changed), tuple(found))
 
     def _replace_name(self, value: str, language: str, mentions: Mentions, avoid: frozenset[str]) -> str:
         def replace_part(written: str) -> str:
@@ -245,15 +227,10 @@ class PrivacyFilter:
 
         if value.casefold() in mentions.roles:
             return replace_part(value)
-        user_name = mentions.user_names.get(value.casefold())
-        if user_name:
+        if user_name := mentions.user_names.get(value.casefold()):
             joined = "".join(map(replace_part, user_name))
             return joined if value.islower() else joined.title()
-        pieces, done = [], 0
-        for part in name_parts(value):
-            pieces += [value[done : part.start()], replace_part(part[0])]
-            done = part.end()
-        return "".join((*pieces, value[done:]))
+        return _replace(value, ((part.span(), replace_part(part[0])) for part in name_parts(value)))
 
 
 def build_detectors(names: Sequence[str]) -> tuple[Detector, ...]:
@@ -301,6 +278,15 @@ def _read_kept_values(path: str | None) -> frozenset[str]:
     return frozenset(line.strip().casefold() for line in lines) - {""}
 
 
+def _replace(text: str, parts: Iterable[tuple[tuple[int, int], str]]) -> str:
+    """Returns the text with new parts. parts: the start and the end of each part, in order, and what replaces it."""
+    pieces, done = [], 0
+    for (start, end), new in parts:
+        pieces += [text[done:start], new]
+        done = end
+    return "".join((*pieces, text[done:]))
+
+
 def _add_without_overlap(spans: Sequence[Span], more: Iterable[Span]) -> list[Span]:
     """Returns all of `spans`, and those of `more` that overlap none of `spans`, sorted by position."""
     taken = sorted(spans, key=in_order)
@@ -320,8 +306,5 @@ def _without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
 
 
 def _count_kinds(spans: Iterable[Span]) -> dict[str, int]:
-    return _in_order(Counter(span.kind for span in spans))
-
-
-def _in_order(counts: Counter[str]) -> dict[str, int]:
+    counts = Counter(span.kind for span in spans)
     return {kind: counts[kind] for kind in KINDS if counts[kind]}

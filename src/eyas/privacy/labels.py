@@ -5,13 +5,13 @@ means a place. "customer id" and "file name" mean nothing personal. A label with
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from eyas.privacy.case_insensitive import strip_accents
 from eyas.privacy.patterns import load_patterns
-from eyas.privacy.word_lists import PARTICLES, Lexicon, read_words
+from eyas.privacy.word_lists import PARTICLES, load_lexicon, read_data_file, read_words
 from eyas.privacy.words import TITLES, is_ordinary_word, is_stop_word, split_words
 
 MAX_LENGTH = 48  # characters of a label
@@ -22,7 +22,8 @@ _COMPANY_WORDS = read_words("company_words")
 # Kinds in the order in which a word of a label decides: "email address" is EMAIL, "customer city" LOCATION.
 _KINDS = ("EMAIL", "PHONE", "ACCOUNT", "GOVERNMENT_ID", "ADDRESS", "LOCATION")
 THING, PERSONAL = "THING", "PERSONAL"
-_EXACT = load_patterns("values").exact
+_GROUPS: dict[str, list[str]] = read_data_file("data/label_kinds")["words_of_labels"]
+_SHAPES = load_patterns("values")
 
 
 class Trust(IntEnum):
@@ -33,8 +34,7 @@ class Trust(IntEnum):
     SURE = 2  # "surname", "customer name": people only
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """The meaning of a label.
 
     Attributes:
@@ -80,8 +80,8 @@ def parse_label(text: str) -> Label | None:
 
 
 def _split_label(text: str) -> list[str]:
-    spaced = _EXACT["camel_edge"].sub(" ", text).casefold().replace("e-mail", "email").replace("e_mail", "email")
-    return _EXACT["word_of_label"].findall(strip_accents(spaced))
+    spaced = _SHAPES["camel_edge"].sub(" ", text).casefold().replace("e-mail", "email").replace("e_mail", "email")
+    return _SHAPES["word_of_label"].findall(strip_accents(spaced))
 
 
 @cache
@@ -90,89 +90,73 @@ def _words() -> Mapping[str, str]:
 
     A word that is in two lists gets the meaning of the first list.
     """
-    roles = read_words("roles", "roles_in_fields")
-    groups = {
-        "sure": read_words("labels_of_names", "labels_of_names_in_fields"),
-        "role": roles | {f"{role}s" for role in roles},  # the heading of a list, a key of an array
-        "name": read_words("name_words"),
-        **{kind: read_words(kind) for kind in (THING, *_KINDS, PERSONAL)},
-        "part": read_words("name_parts"),
-        "number": read_words("words_for_number"),
-        "filling": read_words("filling_words"),
-    }
     kinds = ("GOVERNMENT_ID", "PERSON", "PHONE", PERSONAL)
     found = {phrase: kind for kind in kinds for phrase in read_words(f"{kind}_phrases")}
-    for group, words in groups.items():
-        for word in words:
+    for group, tables in _GROUPS.items():
+        words = read_words(*tables)
+        plurals = {f"{word}s" for word in words} if group == "role" else set[str]()  # of a list, an array
+        for word in words | plurals:
             found.setdefault(strip_accents(word), group)
     return found
 
 
-@dataclass(frozen=True)
-class ValueMatcher:
-    """A test if the value of a cell, a field or a list item fits its label.
+def is_name(value: str, language: str, sure: bool = False, any_case: bool = False) -> bool:
+    """Returns True if the whole value may be a person's name. The name need not be in the lexicon.
 
-    Attributes:
-        lexicon: The lists of names and words.
+    Args:
+        value: The value, without blanks around it.
         language: The language of the text (ISO 639-1).
+        sure: The label says that the value is a name. Then an ordinary word may be a name, too: "Young".
+        any_case: The name may be in lower case.
     """
-
-    lexicon: Lexicon
-    language: str
-
-    def is_name(self, value: str, sure: bool = False, any_case: bool = False) -> bool:
-        """Returns True if the whole value may be a person's name. The name need not be in the lexicon.
-
-        Args:
-            value: The value, without blanks around it.
-            sure: The label says that the value is a name. Then an ordinary word may be a name, too: "Young".
-            any_case: The name may be in lower case.
-        """
-        if not 2 <= len(value) <= _MAX_NAME or not _EXACT["name"].match(value) or _EXACT["camel_case"].search(value):
+    if not 2 <= len(value) <= _MAX_NAME or not _SHAPES["name"].match(value) or _SHAPES["camel_case"].search(value):
+        return False
+    words, lexicon = split_words(value), load_lexicon()
+    num_names = num_words = 0
+    for i, lower in enumerate(words.lowers):
+        is_capital, is_particle = words.is_capital(i), lower in PARTICLES
+        listed = lower in lexicon.first_names or lower in lexicon.last_names
+        is_word = is_ordinary_word(lower, lexicon, language)
+        if lower in TITLES and len(words) > 1:
+            num_words += is_capital
+        elif is_particle and not is_capital:
+            continue
+        elif lower in NON_VALUES or lower in _COMPANY_WORDS or not (is_capital or any_case):
             return False
-        words, lexicon = split_words(value), self.lexicon
-        num_names = num_words = 0
-        for i, lower in enumerate(words.lowers):
-            is_capital, is_particle = words.is_capital(i), lower in PARTICLES
-            listed = lower in lexicon.first_names or lower in lexicon.last_names
-            is_word = is_ordinary_word(lower, lexicon, self.language)
-            if lower in TITLES and len(words) > 1:
-                num_words += is_capital
-            elif is_particle and not is_capital:
-                continue
-            elif lower in NON_VALUES or lower in _COMPANY_WORDS or not (is_capital or any_case):
-                return False
-            elif is_particle or words.is_initial(i):
-                continue
-            elif (is_stop_word(lower, lexicon) and not listed) or (not is_capital and is_word):
-                return False
-            elif is_word and not (sure and listed):
-                num_words += 1
-            elif len(value) > 3 or not value.isupper() or sure:
-                num_names += 1
-        return num_names > 0 or (sure and num_words > 0) or (num_words >= 2 and words.lowers[0] in lexicon.first_names)
-
-    def has_listed_name(self, value: str) -> bool:
-        """Returns True if a word of the value is a listed name, and is neither an ordinary word nor a town."""
-        lexicon = self.lexicon
-        return any(
-            lower in lexicon.sure_names
-            or (lower in lexicon.last_names and lower not in lexicon.common and lower not in lexicon.cities)
-            for lower in split_words(value).lowers
-            if len(lower) > 2
-        )
-
-    def fits(self, label: Label, value: str) -> bool:
-        """Returns True if the value looks like the kind of its label, for example like a phone number."""
-        if label.kind == "LOCATION":
-            return self._is_place(value)
-        shape = _EXACT.get(label.kind)
-        return shape is not None and bool(shape.match(value))
-
-    def _is_place(self, value: str) -> bool:
-        if not 3 <= len(value) <= _MAX_NAME or not _EXACT["LOCATION"].match(value):
+        elif is_particle or words.is_initial(i):
+            continue
+        elif (is_stop_word(lower, lexicon) and not listed) or (not is_capital and is_word):
             return False
-        if value[0].islower():
-            return value in self.lexicon.cities or value in self.lexicon.towns
-        lowers = split_words(value).lowers
-        return bool(lowers) and not all(lower in self.lexicon.stop or lower in NON_VALUES for lower in lowers)
+        elif is_word and not (sure and listed):
+            num_words += 1
+        elif len(value) > 3 or not value.isupper() or sure:
+            num_names += 1
+    return num_names > 0 or (sure and num_words > 0) or (num_words >= 2 and words.lowers[0] in lexicon.first_names)
+
+
+def has_listed_name(value: str) -> bool:
+    """Returns True if a word of the value is a listed name, and is neither an ordinary word nor a town."""
+    lexicon = load_lexicon()
+    return any(
+        lower in lexicon.sure_names
+        or (lower in lexicon.last_names and lower not in lexicon.common and lower not in lexicon.cities)
+        for lower in split_words(value).lowers
+        if len(lower) > 2
+    )
+
+
+def fits(label: Label, value: str) -> bool:
+    """Returns True if the value looks like the kind of its label, for example like a phone number."""
+    if label.kind == "LOCATION":
+        return _is_place(value)
+    shape = _SHAPES.get(label.kind)
+    return shape is not None and bool(shape.match(value))
+
+
+def _is_place(value: str) -> bool:
+    if not 3 <= len(value) <= _MAX_NAME or not _SHAPES["LOCATION"].match(value):
+        return False
+    if value[0].islower():
+        return value in load_lexicon().cities or value in load_lexicon().towns
+    lowers = split_words(value).lowers
+    return bool(lowers) and not all(lower in load_lexicon().stop or lower in NON_VALUES for lower in lowers)

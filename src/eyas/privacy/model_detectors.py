@@ -43,8 +43,7 @@ def _download_model(name: str) -> Path:
     """Returns the directory of a model in the hub's cache. Downloads it if it is not there."""
     from huggingface_hub import snapshot_download
 
-    match = HUB_MODEL.fullmatch(name)
-    if match is None:
+    if (match := HUB_MODEL.fullmatch(name)) is None:
         problem = f"The detector model:{name} is no directory, and no model of the hub at a commit"
         raise InputError(problem, "Use model:DIR or model:OWNER/NAME@COMMIT (40 digits) in prompts.privacy.detectors")
     try:

@@ -8,10 +8,9 @@ from itertools import pairwise, repeat
 from eyas.privacy.cjk_words import CJK_LANGUAGES, HAN, find_script, is_cjk
 from eyas.privacy.dictionary import is_compound, is_known
 from eyas.privacy.name_shapes import find_inflection
-from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.uncased_words import UNCASED_LANGUAGES, find_uncased_group, round_up, split_uncased
 from eyas.privacy.word_lists import PARTICLES, load_lexicon, read_data_file, read_entries, tables_of_files
-from eyas.privacy.words import NAMED_THINGS, TERMS, Words, ends_as_word, ends_sentence, is_quoted_word, is_technical
+from eyas.privacy.words import NAMED_THINGS, TERMS, Words, ends_as_word, ends_sentence, load_matcher
 
 UNCASED = frozenset(("uncased", "han", "hangul", "katakana", "hiragana"))  # forms
 CUES = read_data_file("data/tagger_cues")
@@ -19,9 +18,7 @@ CUES = read_data_file("data/tagger_cues")
 RULES: dict[str, list[str]] = CUES["rules"]
 MAX_LETTERS = 40  # in a word of a name
 MAX_PARTICLES = 4  # before a last name: "Herr von und zu Stein"
-_GAPS = {" ": "space", "\u00a0": "space", ", ": "comma", "-": "hyphen", ". ": "stop", ".": "dot", ": ": "colon"}
-_GAPS |= {"\u3000": "space", "：": "colon", "、": "comma", "，": "comma", "، ": "comma", "": "none"}
-_GAPS |= dict.fromkeys("・·•･＝", "middle")
+_GAPS = {gap: name for name, gaps in CUES["gaps"].items() for gap in gaps}
 _HAS_ROWS = re.compile(r"[|\t]|[,;][\"']?(?:\w|\Z)")  # a faster test for _ROW_GAP
 _ROW_GAP = re.compile(r"[|\t]|\A[\"']?[,;][\"']?\Z|\A,\d")  # between two cells of a table
 
@@ -127,9 +124,9 @@ class NameFeatures:
         words, lower, group = self.words, self.words.lowers[i], self.groups[i]
         if words.is_code(i):
             yield "code"
-        if lower in TERMS and is_technical(words.text):
+        if lower in TERMS and words.is_technical:
             yield "term"
-        if is_quoted_word(words.text, words.starts[i], words.ends[i]):
+        if words.is_quoted(i):
             yield "quoted"
         if words.text.startswith(("'s", "’s"), words.ends[i]):
             yield "possessive"

@@ -7,8 +7,8 @@ Napisz do Anny          end with -a, and decline: -y   the languages of _CASES i
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 from eyas.privacy.case_insensitive import fold_word, strip_accents
 from eyas.privacy.cjk_words import CJK_LANGUAGES, FORMS, NEUTRAL, find_script, is_cjk, list_cjk_names
@@ -19,8 +19,7 @@ _SIBILANTS = "szxßçśźżсзц"  # after these, German, Swedish and Dutch add
 _MIN_CHOICES = 4  # names of one shape; from fewer, people could be recognized
 
 
-@dataclass(frozen=True)
-class NameShape:
+class NameShape(NamedTuple):
     """The properties that a name and its surrogate share.
 
     Attributes:
@@ -66,8 +65,8 @@ def _names_of(gender: str, language: str) -> frozenset[str]:
 
 
 @cache
-def _names_by_shape(role: str, locale: str, language: str) -> dict[NameShape, tuple[str, ...]]:
-    names = list(person_names(role, locale))
+def _names_by_shape(role: str, language: str) -> dict[NameShape, tuple[str, ...]]:
+    names = list(person_names(role, language))
     if language in CJK_LANGUAGES:
         names += list_cjk_names(role, language)
     if role == "last":
@@ -77,35 +76,33 @@ def _names_by_shape(role: str, locale: str, language: str) -> dict[NameShape, tu
     patronymics = tuple(read_entries("endings_of_patronymics", language))
     for name in names:
         # Without a known gender, every name with the ending fits. A patronymic stands for patronymics only.
-        shapes = (some for shape in find_shape(name, language).relaxed() for some in (shape, replace(shape, gender="")))
+        shapes = (some for shape in find_shape(name, language).relaxed() for some in (shape, shape._replace(gender="")))
         for shape in {*shapes}:
             if patronymics and name.endswith(patronymics) and shape.ending is None:
                 continue
             groups.setdefault(shape, []).append(name)
             if shape.ending and shape.ending.endswith(NEUTRAL):  # fits beside both forms of Chinese characters
                 for form in FORMS:
-                    groups.setdefault(replace(shape, ending=shape.ending.removesuffix(NEUTRAL) + form), []).append(name)
+                    groups.setdefault(shape._replace(ending=shape.ending.removesuffix(NEUTRAL) + form), []).append(name)
     return {shape: tuple(sorted(group)) for shape, group in groups.items()}
 
 
-def find_fitting_names(name: str, role: str, locale: str, language: str) -> tuple[str, ...]:
+def find_fitting_names(name: str, role: str, language: str) -> tuple[str, ...]:
     """Returns the names whose shape fits `name`, from which its surrogate is picked; all names if too few fit.
 
     Args:
         name: One word of a name in the nominative.
         role: "first" or "last".
-        locale: A locale of Faker, for example "de_DE".
         language: The language of the record (ISO 639-1).
     """
-    groups = _names_by_shape(role, locale, language)
+    groups = _names_by_shape(role, language)
     for shape in find_shape(name, language).relaxed():
         if len(groups.get(shape, ())) >= _MIN_CHOICES:
             return groups[shape]
-    return person_names(role, locale)
+    return person_names(role, language)
 
 
-@dataclass(frozen=True)
-class Inflection:
+class Inflection(NamedTuple):
     """A form of a name: its nominative, and the endings of both. "Anny" -> "Anna", "a", "y"."""
 
     nominative: str

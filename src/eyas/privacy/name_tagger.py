@@ -37,8 +37,7 @@ _REACH = 5  # words on each side on which a decision depends
 _SURE_CUES = frozenset(table for tables in RULES.values() for table in tables) | {*CUES["sure"]}
 _LOWER_CUES = _SURE_CUES | {*CUES["lower"]}
 _FIELD_GAP = re.compile(r"[\"'`*)\]]{0,3}\s?[:=]")
-_LABELS_OF_THINGS = frozenset(("THING", "name_words", "words_for_number"))
-_LABELS_OF_PEOPLE = frozenset(("labels_of_names", "labels_of_names_in_fields", "roles", "roles_in_fields"))
+_LABELS_OF_THINGS, _LABELS_OF_PEOPLE = map(frozenset, (CUES["labels_of_things"], CUES["labels_of_people"]))
 _LABELS = _LABELS_OF_PEOPLE | _LABELS_OF_THINGS | {"PERSONAL"}
 _FIRST_NAMES = ("core_first", "first", "ambiguous")  # groups of words
 _JOINED = (*_FIRST_NAMES, "last", "unknown")  # groups of words behind a name and "&"

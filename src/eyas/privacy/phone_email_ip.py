@@ -1,15 +1,15 @@
 """Finds e-mail addresses, phone numbers and IP addresses."""
 
+import contextlib
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence
 
 import phonenumbers
 
-from eyas.privacy.labeled_values import is_direct
+from eyas.privacy.labeled_values import is_direct, label_before, labels_before
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
-from eyas.privacy.value_labels import label_before, labels_before
 from eyas.privacy.word_lists import read_data_file
 
 _EMAIL, _NUMBER = load_patterns("emails"), load_patterns("numbers")
@@ -32,8 +32,8 @@ def find_emails(text: str) -> Iterator[Span]:
     """
     at = text.find("@")
     while at >= 0:
-        local = _EMAIL.exact["local_part"].search(text, max(0, at - 64), at)
-        domain = _EMAIL.exact["domain"].match(text, at + 1)
+        local = _EMAIL["local_part"].search(text, max(0, at - 64), at)
+        domain = _EMAIL["domain"].match(text, at + 1)
         if local and domain and any(map(str.isalnum, local[0])):
             start = local.start()
             while text[start] in "'`*/.=|{&-":  # quotes and marks before the address, key=value
@@ -47,7 +47,7 @@ def find_emails(text: str) -> Iterator[Span]:
     for match in _EMAIL.find(text, "spoken"):
         labels = labels_before(text, match.start(), _REACH_OF_LABEL)
         is_spoken = match["dot"] != "." or (match["at"] == "AT" and not match[0].isupper())
-        is_spoken = is_spoken or bool(_EMAIL.exact["no_word"].search(match[0].partition(" at ")[0]))
+        is_spoken = is_spoken or bool(_EMAIL["no_word"].search(match[0].partition(" at ")[0]))
         if is_spoken or any(label.kind == "EMAIL" for label in labels):
             yield Span(*match.span(), "EMAIL", 0.6)
 
@@ -64,10 +64,10 @@ def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[
         language: The language of the text (ISO 639-1).
         is_personal: Another detector found personal data in the text.
     """
-    for match in _NUMBER.exact["phone"].finditer(text):
+    for match in _NUMBER["phone"].finditer(text):
         number = text[match.start() : match.start("extension")].rstrip("xet .:,#") if match["extension"] else match[0]
         num_digits = sum(map(str.isdigit, number))
-        if not 7 <= num_digits <= 15 or _NUMBER.exact["date"].match(number) or _NUMBER.exact["ipv4"].match(number):
+        if not 7 <= num_digits <= 15 or _NUMBER["date"].match(number) or _NUMBER["ipv4"].match(number):
             continue
         label = label_before(text, match.start(), _REACH, passing=("CONTACT", "EMAIL", "BORN"))
         is_direct_label = label is not None and is_direct(text, label.end, match.start())
@@ -77,10 +77,10 @@ def find_phone_numbers(text: str, language: str, is_personal: bool) -> Iterator[
             plain = number.replace("(0)", "")
             plain = f"+{plain[2:]}" if plain.startswith("00") else plain.strip("()")
             score = float(_is_phone_number(plain, (None,), valid=False))
-        elif _NUMBER.exact["unit"].match(text, match.end()):
+        elif _NUMBER["unit"].match(text, match.end()):
             continue
         else:
-            kind = label.kind if label and _NUMBER.exact["no_digits"].fullmatch(text, label.end, match.start()) else ""
+            kind = label.kind if label and _NUMBER["no_digits"].fullmatch(text, label.end, match.start()) else ""
             score = _rate_national(number, kind, language, is_personal)
         if score:
             yield Span(*match.span(), "PHONE", score)
@@ -98,11 +98,11 @@ def _rate_national(number: str, label: str, language: str, is_personal: bool) ->
     regions = _REGIONS.get(language, _REGIONS["other"])
     is_announced = label == "PHONE"
     is_grouped = not number.isdigit()
-    if not is_announced and _NUMBER.exact["decimal"].match(number):
+    if not is_announced and _NUMBER["decimal"].match(number):
         return 0.0
-    if is_grouped and _NUMBER.exact["phone_grouping"].fullmatch(number):
+    if is_grouped and _NUMBER["phone_grouping"].fullmatch(number):
         return 0.9
-    if not is_announced and _NUMBER.exact["year"].match(number):
+    if not is_announced and _NUMBER["year"].match(number):
         return 0.0
     if is_announced or (language in _MOBILE and _MOBILE[language].fullmatch(number)):
         return 0.8
@@ -142,24 +142,21 @@ def _is_phone_number(number: str, regions: Sequence[str | None], valid: bool) ->
         valid: Checks that the country uses the prefix; otherwise only the length is checked.
     """
     test = phonenumbers.is_valid_number if valid else phonenumbers.is_possible_number
-    return any(parsed is not None and test(parsed) for parsed in (_parse(number, region) for region in regions))
-
-
-def _parse(number: str, region: str | None) -> phonenumbers.PhoneNumber | None:
-    try:
-        return phonenumbers.parse(number, region)
-    except phonenumbers.NumberParseException:
-        return None
+    for region in regions:
+        with contextlib.suppress(phonenumbers.NumberParseException):
+            if test(phonenumbers.parse(number, region)):
+                return True
+    return False
 
 
 def find_ip_addresses(text: str) -> Iterator[Span]:
     """Yields the spans of public IP addresses. Private, loopback and documentation addresses identify nobody."""
-    for match in _NUMBER.exact["ipv4"].finditer(text):
+    for match in _NUMBER["ipv4"].finditer(text):
         before = text[max(0, match.start() - 12) : match.start()]
-        if not _NUMBER.any_case["version"].search(before) and _is_public(match[0]):
+        if not _NUMBER["version"].search(before) and _is_public(match[0]):
             yield Span(*match.span(), "IP_ADDRESS", 0.9)
     if text.count(":") >= 2:
-        for match in _NUMBER.exact["ipv6"].finditer(text):
+        for match in _NUMBER["ipv6"].finditer(text):
             if len(match[0]) > 6 and _is_public(match[0]):
                 yield Span(*match.span(), "IP_ADDRESS", 0.9)
 

@@ -2,20 +2,19 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 
 from eyas.privacy.dictionary import is_known
+from eyas.privacy.name_features import NameFeatures
 from eyas.privacy.patterns import load_patterns
-from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span
 from eyas.privacy.word_lists import UNICASED, Lexicon, read_entries, read_words
-from eyas.privacy.words import NAMED_THINGS, Words, split_words
+from eyas.privacy.words import NAMED_THINGS, Words, load_matcher
 
 UNLISTED_SCORE = 0.5  # of a place in no list of towns, after a phrase that announces a place
 WEAK_SCORE = 0.3  # of a place in no list of towns, after a preposition: a person may follow it, too
-_EXACT = load_patterns("places").exact
+_PATTERNS = load_patterns("places")
 _PREPOSITIONS = read_words("prepositions_of_places")
-_TABLES = ("words_of_living", "words_of_stays", "nouns_of_places")
+_TABLES = frozenset(("words_of_living", "words_of_stays", "nouns_of_places"))
 _REACH_OF_LIVING, _REACH_OF_STAYS = 4, 2  # words before a preposition
 _VERB_LAST = ("de", "nl")  # languages whose verb follows the place: "nach Kiel gezogen"
 _TOWNS = ("towns", "towns_that_are_words")
@@ -25,27 +24,23 @@ _REACH_UNSPACED = 3  # the same in languages without spaces between words
 _MIN_TOWN = 2  # characters that stay of a town
 
 
-def find_places(text: str, lexicon: Lexicon, language: str, is_personal: bool) -> Iterator[Span]:
+def find_places(features: NameFeatures, is_personal: bool) -> Iterator[Span]:
     """Yields the spans of places, of kind "LOCATION": "I live in Paris" -> span of "Paris".
 
     "Paris is the capital of France" alone tells nothing about a person, so "Paris" is not yielded there.
 
     Args:
-        text: The text.
-        lexicon: The lists of names and words.
-        language: The language of the text (ISO 639-1).
+        features: The words of the text, and the entries of the language folders beside them.
         is_personal: The text is about a person: it names one, or holds an e-mail address.
     """
-    announced = _Announcements(split_words(text), language)
-    for match in _EXACT["names"].finditer(text):
+    for match in _PATTERNS["names"].finditer(features.words.text):
         start = match.start()
-        lives, stays, preposition = announced.before(start, match.end())
+        lives, stays, preposition = _find_announcement(features, start, match.end())
         if not lives and not is_personal:
             continue
-        length = _city_length(match[0], lexicon, language, preposition)
-        if length:
+        if length := _city_length(match[0], features.lexicon, features.language, preposition):
             yield Span(start, start + length, "LOCATION", 0.8 if lives else 0.5)
-        elif (lives or stays or preposition) and _is_place(match[0], lexicon):
+        elif (lives or stays or preposition) and _is_place(match[0], features.lexicon):
             yield Span(start, match.end(), "LOCATION", UNLISTED_SCORE if lives or stays else WEAK_SCORE)
 
 
@@ -82,50 +77,36 @@ def find_listed_towns(words: Words, language: str, is_personal: bool, people: Se
             yield Span(start, end, "LOCATION", 0.8 if lives else 0.5)
 
 
-class _Announcements:
-    """The words of a text that announce a place: "live", "moved" (living), "trip", "arrived" (a stay)."""
+def _find_announcement(features: NameFeatures, start: int, end: int) -> tuple[bool, bool, bool]:
+    """Returns if words of living, if words of a stay, and if a preposition stand before text[start:end].
 
-    def __init__(self, words: Words, language: str) -> None:
-        self.words = words
-        self.language = language
-
-    @cached_property
-    def tables(self) -> dict[int, set[str]]:
-        """The tables of each word or phrase, by its end."""
-        tables: dict[int, set[str]] = {}
-        for _, end, table in load_matcher(_TABLES, self.language).find(self.words):
-            tables.setdefault(end, set()).add(table)
-        return tables
-
-    def before(self, start: int, end: int) -> tuple[bool, bool, bool]:
-        """Returns if words of living, if words of a stay, and if a preposition stand before text[start:end].
-
-        A verb may also stand right after it: "nach Kiel gezogen".
-        """
-        words, text = self.words, self.words.text
-        last = bisect_left(words.starts, start) - 1
-        if last < 0:
-            return False, False, False
-        gap = text[words.ends[last] : start]
-        if _EXACT["end_of_label"].search(gap):  # "City: Kiel"
-            return "words_of_living" in self.tables.get(words.ends[last], ()), False, False
-        if gap.strip() in ("", ".") and "nouns_of_places" in self.tables.get(words.ends[last], ()):
-            return False, True, True
-        is_elided = _EXACT["elided"].match(gap) is not None
-        if not is_elided and (gap.strip() or words.lowers[last] not in _PREPOSITIONS):
-            return False, False, False
-        lives = stays = False
-        first = last if is_elided else last - 1
-        for distance, i in enumerate(range(first, max(-1, first - _REACH_OF_LIVING), -1)):
-            if _EXACT["clause_end"].search(words.gaps[i]):
-                break
-            tables = self.tables.get(words.ends[i], ())
-            lives |= "words_of_living" in tables
-            stays |= "words_of_stays" in tables and distance < _REACH_OF_STAYS
-        following = bisect_left(words.starts, end)
-        if self.language in _VERB_LAST and following < len(words) and text[end : words.starts[following]] == " ":
-            stays |= bool(self.tables.get(words.ends[following]))
-        return lives, stays, True
+    Words of living are "live" and "moved"; words of a stay are "trip" and "arrived". A verb may also stand right after
+    the place: "nach Kiel gezogen".
+    """
+    words, text = features.words, features.words.text
+    last = bisect_left(words.starts, start) - 1
+    if last < 0:
+        return False, False, False
+    gap, tables = text[words.ends[last] : start], features.ending.get(words.ends[last], ())
+    if _PATTERNS["end_of_label"].search(gap):  # "City: Kiel"
+        return "words_of_living" in tables, False, False
+    if gap.strip() in ("", ".") and "nouns_of_places" in tables:
+        return False, True, True
+    is_elided = _PATTERNS["elided"].match(gap) is not None
+    if not is_elided and (gap.strip() or words.lowers[last] not in _PREPOSITIONS):
+        return False, False, False
+    lives = stays = False
+    first = last if is_elided else last - 1
+    for distance, i in enumerate(range(first, max(-1, first - _REACH_OF_LIVING), -1)):
+        if _PATTERNS["clause_end"].search(words.gaps[i]):
+            break
+        tables = features.ending.get(words.ends[i], ())
+        lives |= "words_of_living" in tables
+        stays |= "words_of_stays" in tables and distance < _REACH_OF_STAYS
+    following = bisect_left(words.starts, end)
+    if features.language in _VERB_LAST and following < len(words) and text[end : words.starts[following]] == " ":
+        stays |= not _TABLES.isdisjoint(features.ending.get(words.ends[following], ()))
+    return lives, stays, True
 
 
 def _is_place(name: str, lexicon: Lexicon) -> bool:
@@ -134,7 +115,7 @@ def _is_place(name: str, lexicon: Lexicon) -> bool:
     They may not if all of them are common words, or if there is only one: a first name, a brand or a stop word, to
     which countries and months belong.
     """
-    words = [word for word in _EXACT["edge_of_part"].split(name.casefold()) if len(word) > 2]
+    words = [word for word in _PATTERNS["edge_of_part"].split(name.casefold()) if len(word) > 2]
     if not words or all(word in lexicon.common for word in words):
         return False
     if " " not in name and "'" not in name and (words[0] in lexicon.sure_names or words[0] in NAMED_THINGS):

@@ -17,15 +17,15 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from eyas.privacy.cjk_words import CJK_LANGUAGES
 from eyas.privacy.context_model import load_weights, split_context
-from eyas.privacy.phrase_matcher import load_matcher
 from eyas.privacy.span import Span, in_order
 from eyas.privacy.surrogates import name_parts
 from eyas.privacy.word_lists import UNICASED, tables_of_files
-from eyas.privacy.words import TERMS, split_words
+from eyas.privacy.words import TERMS, load_matcher, split_words
 
 COUNTED = (  # tables whose entries count around a name
     "private_matters", "private_hints", "public_matters", "public_hints", "invented_frames", "first_person",
@@ -55,8 +55,7 @@ _PUNCTUATION = " \n　、。，！？：:「」『』“”（）()・"
 _THRESHOLD = 0.6  # probability from which on a name is private, and makes the others of the record likelier
 
 
-@dataclass(frozen=True)
-class DetectedName:
+class DetectedName(NamedTuple):
     """A detected name and the features of the text around it.
 
     Attributes:
@@ -118,19 +117,19 @@ def describe_names(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
     distinct = {id(name.features): name for name in names}.values()  # mentions of a name share their features
     for name in distinct:
         for word in name.words:
-            known = largest.setdefault(word, {})
-            for feature, value in name.features.items():
-                if value > known.get(feature, 0.0):
-                    known[feature] = value
+            _keep_largest(largest.setdefault(word, {}), name.features)
     joined: dict[int, dict[str, float]] = {}
     for name in distinct:
-        lowest = 0.0 if name.words else -math.inf
-        features = joined[id(name.features)] = {feature: max(value, lowest) for feature, value in name.features.items()}
+        features = joined[id(name.features)] = {} if name.words else dict(name.features)
         for word in name.words:
-            for feature, value in largest[word].items():
-                if value > features.get(feature, 0.0):
-                    features[feature] = value
-    return [replace(name, features=joined[id(name.features)]) for name in names]
+            _keep_largest(features, largest[word])
+    return [name._replace(features=joined[id(name.features)]) for name in names]
+
+
+def _keep_largest(features: dict[str, float], others: Mapping[str, float]) -> None:
+    for feature, value in others.items():
+        if value > features.get(feature, 0.0):
+            features[feature] = value
 
 
 def score_features(features: Mapping[str, float], weights: Mapping[str, float]) -> float:
@@ -148,7 +147,6 @@ class _Context:
     def __init__(self, index: int, text: str, spans: Sequence[Span], language: str) -> None:
         self.index, self.text, self.words = index, text, split_words(text)
         self.language, self.is_cjk, self.density = language, language in CJK_LANGUAGES, _DENSITY.get(language, 1)
-        self.is_unicased = language in UNICASED
         self.people = [span for span in spans if span.kind == "PERSON"]
         self.weights = load_weights(language, "private_names")["words"]
         self.context = split_context(text, tuple((span.start, span.end) for span in self.people), language)
@@ -178,7 +176,7 @@ class _Context:
         for span in self.people:
             mentions = seen.setdefault(self.text[span.start : span.end], [])
             is_new = len(mentions) < _MAX_MENTIONS
-            mentions.append(self._describe(span) if is_new else replace(mentions[0], span=span))
+            mentions.append(self._describe(span) if is_new else mentions[0]._replace(span=span))
         return sorted((name for mentions in seen.values() for name in mentions), key=lambda name: in_order(name.span))
 
     def _describe(self, span: Span) -> DetectedName:
@@ -192,29 +190,32 @@ class _Context:
             around = _count(self.places[table], min(left, span.start - _FAR), max(right, span.end + _FAR))
             features[f"{table}_near"] = min(near, _MAX_COUNT)
             features[f"{table}_far"] = min(around - near, _MAX_COUNT)
+        first = max(left, span.start - _REACH // self.density)
         for table in _BEFORE:
-            features[f"{table}_before"] = float(
-                _count(self.places[table], max(left, span.start - _REACH // self.density), span.start) > 0
-            )
+            features[f"{table}_before"] = _count(self.places[table], first, span.start) > 0
         for gap in range(_MAX_GAP + 1):
             for side, edge in (("left", span.start - gap), ("right", span.end + gap)):
                 features |= dict.fromkeys((f"{table}_{side}" for table in self.beside.get((side, edge), ())), 1.0)
-        features["own_relation"] = float(self._has_own_relation(span, left))
-        features["first_person_beside"] = float(
-            _count(self.places["first_person"], max(left, span.start - _BESIDE), min(right, span.end + _BESIDE)) > 0
-        )
-        features["school_problem"] = float(self.is_school_problem)
-        features["term"] = float(words <= TERMS)
-        is_about_public = any(features.get(f"{table}_{place}") for table in PUBLIC for place in ("near", "far"))
-        features["nothing_public"] = float(not is_about_public)
+        beside = max(left, span.start - _BESIDE), min(right, span.end + _BESIDE)
         is_near = _count(self.data, span.start - _REACH_OF_DATA, span.end + _REACH_OF_DATA) > 0
-        features["doubt"] = 1 - span.score
         is_long = self.is_cjk and span.end - span.start > _LONG
-        features["full_name"] = float(len(words) > 1 or span.rule.endswith(".title") or is_long)
-        features["data_near"], features["data_far"] = float(is_near), float(bool(self.data) and not is_near)
         at = bisect_left(self.known, (span.end, 0)) - 1
-        features["public_people"] = float(at >= 0 and self.known[at][1] > span.start)
-        return DetectedName(self.index, span, words, {feature: value for feature, value in features.items() if value})
+        features |= {
+            "own_relation": self._has_own_relation(span, left),
+            "first_person_beside": _count(self.places["first_person"], *beside) > 0,
+            "school_problem": self.is_school_problem,
+            "term": words <= TERMS,
+            "nothing_public": not any(
+                features.get(f"{table}_{place}") for table in PUBLIC for place in ("near", "far")
+            ),
+            "doubt": 1 - span.score,
+            "full_name": len(words) > 1 or span.rule.endswith(".title") or is_long,
+            "data_near": is_near,
+            "data_far": bool(self.data) and not is_near,
+            "public_people": at >= 0 and self.known[at][1] > span.start,
+        }
+        found = {feature: float(value) for feature, value in features.items() if value}
+        return DetectedName(self.index, span, words, found)
 
     def _has_own_relation(self, span: Span, left: int) -> bool:
         """Returns True for a name behind "my neighbor" or before ", my neighbor"."""
@@ -232,7 +233,7 @@ class _Context:
         return is_apposition and _count(own, span.end, after) > 0
 
     def _words_of(self, span: Span) -> frozenset[str]:
-        if self.is_cjk or self.is_unicased:
+        if self.is_cjk or self.language in UNICASED:
             return frozenset(part[0].casefold() for part in name_parts(self.text[span.start : span.end]))
         first, last = bisect_left(self.words.starts, span.start), bisect_left(self.words.starts, span.end)
         return frozenset(lower for lower in self.words.lowers[first:last] if len(lower) > 1)

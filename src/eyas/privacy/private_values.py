@@ -15,17 +15,16 @@ from typing import NamedTuple
 
 from eyas.privacy.context_model import FeatureWeights, load_weights, split_context
 from eyas.privacy.documentation_values import is_documentation
-from eyas.privacy.labeled_values import DATES, is_direct
+from eyas.privacy.labeled_values import is_direct, label_before
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import KINDS, Span
-from eyas.privacy.value_labels import label_before
 from eyas.privacy.word_lists import read_words
 
 THRESHOLDS = {"code": 1.0, "odd": -1.4}  # logarithm of the odds from which on a value is private, by its form
 _THRESHOLD = 0.6  # of the other forms
 _REACH = 30  # characters before a value in which a label such as "order number" says that it is not private
-_EXACT = load_patterns("private_values").exact
-_STREETS = (_EXACT["street_and_number"], _EXACT["number_and_street"])
+_PATTERNS, _DATES = load_patterns("private_values"), load_patterns("labeled_values")
+_STREETS = (_PATTERNS["street_and_number"], _PATTERNS["number_and_street"])
 _EDGES = "\"'()[]{}<>,.;:!?*#_~`|"
 _GAPS = frozenset(("", " ", "-", ".", "/", ":", " - ", "·"))  # between two chunks of a code
 _EDGES_OF_CELLS = ",;|\t\n"
@@ -47,14 +46,14 @@ class Value(NamedTuple):
 
 def find_candidates(text: str) -> list[Value]:
     """Returns the values of a text that may be private, in order. Takes linear time."""
-    found = [Value(*match.span(), "date") for match in DATES["any_date"].finditer(text)]
-    for match in _EXACT["handle"].finditer(text) if "@" in text else ():
+    found = [Value(*match.span(), "date") for match in _DATES.find(text, "any_date")]
+    for match in _PATTERNS["handle"].finditer(text) if "@" in text else ():
         if not match[0].isupper() and match[0][1:].rstrip(".").casefold() not in _BRANDS:
             found.append(Value(*match.span(), "handle"))
-    for match in _EXACT["odd"].finditer(text):
+    for match in _PATTERNS["odd"].finditer(text):
         value = match[0].lstrip(_EDGES)
         start, value = match.end() - len(value), value.rstrip(_EDGES)
-        if _MIN_ODD <= len(value) <= _MAX_ODD and _EXACT["odd_signs"].match(value) and not value.isalnum():
+        if _MIN_ODD <= len(value) <= _MAX_ODD and _PATTERNS["odd_signs"].match(value) and not value.isalnum():
             found.append(Value(start, start + len(value), "odd"))
     if any(map(str.isdigit, text)):
         found += _find_codes(text)
@@ -70,7 +69,7 @@ def find_candidates(text: str) -> list[Value]:
 def _lines_with_digits(text: str) -> Iterator[tuple[int, int]]:
     """Yields the start and the end of each line that holds a digit: no street reaches over a line."""
     done = 0
-    while digit := _EXACT["digit"].search(text, done):
+    while digit := _PATTERNS["digit"].search(text, done):
         start, end = text.rfind("\n", done, digit.start()) + 1, text.find("\n", digit.end())
         done = len(text) if end < 0 else end
         yield start, done
@@ -79,7 +78,7 @@ def _lines_with_digits(text: str) -> Iterator[tuple[int, int]]:
 def _find_codes(text: str) -> Iterator[Value]:
     """Yields runs of chunks with digits or capitals: "PW 6193 1381", "4ERW441"."""
     start = end = num_chunks = num_digits = 0
-    for match in _EXACT["chunk"].finditer(text):
+    for match in _PATTERNS["chunk"].finditer(text):
         digits, is_part = _count_digits(match[0])
         if num_chunks and (not is_part or num_chunks == _MAX_CHUNKS or text[end : match.start()] not in _GAPS):
             if num_digits >= _MIN_DIGITS:
@@ -99,8 +98,9 @@ def _count_digits(chunk: str) -> tuple[int, bool]:
     return digits, digits > 0 or (chunk.isupper() and len(chunk) <= _MAX_CAPITALS)
 
 
-def shape_features(written: str, form: str) -> Iterator[str]:
-    """Yields the features of a value without the words around it.
+@lru_cache(maxsize=10_000)
+def shape_features(written: str, form: str) -> Sequence[str]:
+    """Returns the features of a value without the words around it.
 
     Args:
         written: The value.
@@ -108,16 +108,17 @@ def shape_features(written: str, form: str) -> Iterator[str]:
     """
     shape = "".join("9" if char.isdigit() else "A" if char.isupper() else "a" if char.isalpha() else char
                     for char in written).replace(" ", "_")  # fmt: skip
-    if form == "street":
-        for word in _EXACT["word"].findall(written.casefold()):
-            yield from (f"in:{word}", f"in:{word[:4]}*", f"in:*{word[-4:]}", f"in:*{word[-3:]}")
-    num_digits, short = min(shape.count("9"), _MAX_COUNTED), _EXACT["run"].sub(r"\1", shape)
-    yield from (f"form:{form}", f"{form}:{short[:_SHAPE]}", f"shape:{shape[: 2 * _SHAPE]}")
-    yield from (f"{form}:digits:{num_digits}", f"{form}:letters:{min(sum(map(str.isalpha, shape)), _SHAPE)}")
+    found = list[str]()
+    for word in _PATTERNS["word"].findall(written.casefold()) if form == "street" else ():
+        found += (f"in:{word}", f"in:{word[:4]}*", f"in:*{word[-4:]}", f"in:*{word[-3:]}")
+    num_digits, short = min(shape.count("9"), _MAX_COUNTED), _PATTERNS["run"].sub(r"\1", shape)
+    found += (f"form:{form}", f"{form}:{short[:_SHAPE]}", f"shape:{shape[: 2 * _SHAPE]}")
+    found += (f"{form}:digits:{num_digits}", f"{form}:letters:{min(sum(map(str.isalpha, shape)), _SHAPE)}")
     if written.isdigit():
-        yield f"number:{num_digits}"
-    if year := _EXACT["year"].search(written) if form == "date" or len(written) == 4 else None:
-        yield f"{form}:year:{year[0][:3]}"
+        found.append(f"number:{num_digits}")
+    if year := _PATTERNS["year"].search(written) if form == "date" or len(written) == 4 else None:
+        found.append(f"{form}:year:{year[0][:3]}")
+    return found
 
 
 def find_private_values(text: str, known: Sequence[Span], language: str) -> Iterator[Span]:
@@ -138,11 +139,11 @@ def find_private_values(text: str, known: Sequence[Span], language: str) -> Iter
     private, dropped = map(load_weights(language, "private_values").__getitem__, ("private", "dropped"))
     for start, end, form in values:
         is_cell = text[start - 1 : start] in _EDGES_OF_CELLS and text[end : end + 1] in _EDGES_OF_CELLS
-        if form == "code" and (is_cell or _EXACT["numbered_words"].match(text, start, end)):
+        if form == "code" and (is_cell or _PATTERNS["numbered_words"].match(text, start, end)):
             continue  # the heading of a column says what its cells are, see structured_text.py
         if text[start - 1 : start] == "(" and text[max(0, start - 2) : start - 1].isalnum():
             continue  # an argument of a call: "multiply(148, 412)"
-        shape = _list_shape(text[start:end], form)
+        shape = shape_features(text[start:end], form)
         score = context.score(start, end, private) + _add(shape, private)
         if score > THRESHOLDS.get(form, _THRESHOLD) and not _is_public(text, start, end):
             kind = {"date": "BIRTH_DATE", "handle": "HANDLE", "odd": "SECRET", "street": "ADDRESS"}.get(form)
@@ -155,11 +156,6 @@ def _is_public(text: str, start: int, end: int) -> bool:
     label = label_before(text, start, _REACH)
     is_other = label is not None and label.kind == "OTHER" and is_direct(text, label.end, start)
     return is_other or any(is_documentation(kind, text[start:end]) for kind in KINDS)
-
-
-@lru_cache(maxsize=10_000)
-def _list_shape(written: str, form: str) -> tuple[str, ...]:
-    return tuple(shape_features(written, form))
 
 
 def _add(features: Iterable[str], weights: FeatureWeights) -> float:

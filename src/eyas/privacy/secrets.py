@@ -1,6 +1,6 @@
 """Finds secrets: API keys and private keys by their known formats, passwords and tokens by the labels before them.
 
-The labels are names such as "password", "token" and "api_key" (value_labels.py). Every pattern takes linear time: its
+The labels are names such as "password", "token" and "api_key" (labeled_values.py). Every pattern takes linear time: its
 repeats are bounded, possessive, or begin only at the edge of a word.
 """
 
@@ -13,14 +13,13 @@ from itertools import pairwise
 from typing import Any
 
 from eyas.privacy.dictionary import is_known
+from eyas.privacy.labeled_values import find_labels
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span, split_windows
-from eyas.privacy.value_labels import find_labels
 from eyas.privacy.word_lists import load_lexicon, read_data_file
 
 _FORMS = load_patterns("secret_forms")
-_LABELED = load_patterns("named_secrets")
-_EXACT = _LABELED.exact
+_NAMED = load_patterns("named_secrets")
 
 _REACH = 120  # characters between a token and a word such as "password" or "account"
 _MIN_CHANGES = 6  # between lower case, capitals and digits in a random password
@@ -37,7 +36,7 @@ def find_secrets(text: str) -> Iterator[Span]:
         names: a value after a word for a secret: "password: hunter2" -> span of "hunter2".
         plugins: the detectors of the package detect-secrets for the formats of further services.
     """
-    for match in _FORMS.find(text, *_FORMS.exact, *_FORMS.any_case, *_FORMS.tested):
+    for match in _FORMS.find(text, *_FORMS, *_FORMS.others):
         yield Span(*match.span(), "SECRET")
     yield from _find_named(text)
     yield from _find_by_plugins(text)
@@ -46,12 +45,12 @@ def find_secrets(text: str) -> Iterator[Span]:
 def _find_named(text: str) -> Iterator[Span]:
     labels = [label for label in find_labels(text) if label.kind in ("SECRET", "KEY", "PHRASE")]
     for label in labels:
-        phrase = _EXACT["phrase"].match(text, label.end) if label.kind == "PHRASE" else None
+        phrase = _NAMED["phrase"].match(text, label.end) if label.kind == "PHRASE" else None
         if phrase:
             yield Span(*phrase.span("value"), "SECRET", 0.8, "builtin.label")
         yield from _find_after(text, label.end, label.kind == "KEY")
-    hints = sorted([*(label.start for label in labels), *_find_logins(text)])
-    for match in _EXACT["token"].finditer(text) if hints else ():
+    hints = sorted([*(label.start for label in labels), *(match.start() for match in _NAMED.find(text, "login"))])
+    for match in _NAMED["token"].finditer(text) if hints else ():
         value = match[0].rstrip(_CLOSING)
         if _is_made_up(value) and _is_beside_hint(text, *match.span(), hints):
             yield Span(match.start(), match.start() + len(value), "SECRET", 0.6, "builtin.token")
@@ -59,33 +58,30 @@ def _find_named(text: str) -> Iterator[Span]:
 
 def _find_after(text: str, start: int, is_soft: bool) -> Iterator[Span]:
     """Yields the secret after a label that ends at `start`. is_soft: the label often means something else ("key")."""
-    match = _EXACT["assigned"].match(text, start)
-    if match:
+    if match := _NAMED["assigned"].match(text, start):
         is_quoted = bool(match["quote"])
         value = match["value"] if is_quoted else match["value"].rstrip(_TRAILING)
-        is_last = not is_soft and bool(_EXACT["line_end"].match(text, match.end()))
+        is_last = not is_soft and bool(_NAMED["line_end"].match(text, match.end()))
         if _is_value(value, is_quoted, is_soft, match["sign"] == ":") or (is_last and _is_odd_word(value)):
             yield _span_of(match, value, 0.9)
-    match = _EXACT["said"].match(text, start)
-    if match:
+    if match := _NAMED["said"].match(text, start):
         value = match["value"].rstrip(_TRAILING)
         is_code = (
-            _EXACT["code_value"].match(value)
-            or (is_soft and _EXACT["name_of_variable"].match(value))
-            or (_EXACT["no_value"].match(value) and not _is_likely_password(value))
+            _NAMED["code_value"].match(value)
+            or (is_soft and _NAMED["name_of_variable"].match(value))
+            or (_NAMED["no_value"].match(value) and not _is_likely_password(value))
         )
         if len(value) >= 4 and not is_code and (_is_password(value) or (match["quote"] and _is_odd_word(value))):
             yield _span_of(match, value, 0.7)
-    match = _EXACT["beside"].match(text, start)
-    if match:
+    if match := _NAMED["beside"].match(text, start):
         value = match["value"].rstrip(_TRAILING)
         num_digits = sum(map(str.isdigit, value))
         is_mixed = not is_soft and value.isalnum() and 2 <= num_digits < len(value) and len(value) >= 7
-        if (_is_likely_password(value) or is_mixed) and not _EXACT["code_value"].match(value):
+        if (_is_likely_password(value) or is_mixed) and not _NAMED["code_value"].match(value):
             yield _span_of(match, value, 0.6)
-    is_password = not is_soft and _EXACT["password"].search(text, max(0, start - 12), start)
-    match = _EXACT["word_said"].match(text, start) if is_password else None
-    if match and not _EXACT["no_value"].match(match["value"]):
+    is_password = not is_soft and _NAMED["password"].search(text, max(0, start - 12), start)
+    match = _NAMED["word_said"].match(text, start) if is_password else None
+    if match and not _NAMED["no_value"].match(match["value"]):
         yield _span_of(match, match["value"], 0.5)
 
 
@@ -108,22 +104,18 @@ def _is_beside_hint(text: str, start: int, end: int, hints: Sequence[int]) -> bo
     return k < len(hints) and hints[k] < (line_end if line_end >= 0 else end + _REACH)
 
 
-def _find_logins(text: str) -> list[int]:
-    return [match.start() for match in _LABELED.any_case["login"].finditer(text)]
-
-
 def _is_made_up(value: str) -> bool:
     """Returns True if no word, number or name in prose looks like the value, so that it needs no label.
 
     Such are "Kobalt77!", "l0vem0?78", "8RvrrPGi9IeWmV4", and "mofane-riti-83" if no dictionary has its words.
     """
-    if _EXACT["words_and_number"].match(value):
-        words = _EXACT["letters"].findall(value.casefold())
+    if _NAMED["words_and_number"].match(value):
+        words = _NAMED["letters"].findall(value.casefold())
         return not any(word in load_lexicon().common or is_known(word, "en") for word in words)
     if value.isalnum() and value.isascii():
         kinds = [(char.isdigit(), char.isupper()) for char in value]
         return sum(a != b for a, b in pairwise(kinds)) >= _MIN_CHANGES
-    return not _EXACT["marks_of_code"].search(value) and _is_likely_password(value)
+    return not _NAMED["marks_of_code"].search(value) and _is_likely_password(value)
 
 
 def _is_value(value: str, is_quoted: bool, is_soft: bool, has_colon: bool) -> bool:
@@ -135,14 +127,14 @@ def _is_value(value: str, is_quoted: bool, is_soft: bool, has_colon: bool) -> bo
         is_soft: The word before the sign often means something else than a secret, such as "key".
         has_colon: The sign is a colon, which prose has as well: "The password: it must be long".
     """
-    if len(value) < 4 or value[0] in "<$%{[(" or _EXACT["rule_for_passwords"].search(value):
+    if len(value) < 4 or value[0] in "<$%{[(" or _NAMED["rule_for_passwords"].search(value):
         return False
     is_password = _is_password(value)
-    if (_EXACT["no_value"].match(value) and not is_password) or (is_soft and _EXACT["name_of_variable"].match(value)):
+    if (_NAMED["no_value"].match(value) and not is_password) or (is_soft and _NAMED["name_of_variable"].match(value)):
         return False
     if is_quoted:
         return not is_soft or (len(value) >= 6 and (is_password or len(value) >= 8) and not value.endswith("_"))
-    if _EXACT["code_value"].match(value):
+    if _NAMED["code_value"].match(value):
         return False
     if has_colon or is_soft:
         return len(value) >= 5 and is_password
@@ -152,7 +144,7 @@ def _is_value(value: str, is_quoted: bool, is_soft: bool, has_colon: bool) -> bo
 def _is_odd_word(value: str) -> bool:
     """Returns True for an uncommon word of letters, such as "hunterwolf". Alone after "password:", it is a secret."""
     word = value.replace("-", "").replace("_", "")
-    if not 6 <= len(word) <= 40 or not word.isalpha() or _EXACT["no_value"].match(value):
+    if not 6 <= len(word) <= 40 or not word.isalpha() or _NAMED["no_value"].match(value):
         return False
     return word.casefold() not in load_lexicon().common
 
@@ -162,7 +154,7 @@ def _is_password(value: str) -> bool:
 
     It has letters with a digit, with a punctuation mark or with capitals inside, or it has at least six digits.
     """
-    if _EXACT["rule_for_passwords"].search(value):
+    if _NAMED["rule_for_passwords"].search(value):
         return False
     if not any(map(str.isalpha, value)):
         return value.isdigit() and len(value) >= 6
@@ -173,7 +165,7 @@ def _is_password(value: str) -> bool:
 
 def _is_likely_password(value: str) -> bool:
     """Returns True for letters, digits and a punctuation mark, "l0vem0?78", and for words with a number at the end."""
-    if _EXACT["words_and_number"].match(value):
+    if _NAMED["words_and_number"].match(value):
         return True
     has_letters = sum(map(str.isalpha, value)) >= 3
     return has_letters and any(map(str.isdigit, value)) and any(char in "!#%&*+$?^~" for char in value)
@@ -189,7 +181,7 @@ def _find_by_plugins(text: str) -> Iterator[Span]:
     start = 0
     for line in text.split("\n"):
         for offset, window in split_windows(line, _PLUGIN_WINDOW, _PLUGIN_OVERLAP):
-            if any(_EXACT["digit"].search(run) for run in _EXACT["key_run"].findall(window)):
+            if any(_NAMED["digit"].search(run) for run in _NAMED["key_run"].findall(window)):
                 yield from _find_in_line(window, start + offset)
         start += len(line) + 1
 

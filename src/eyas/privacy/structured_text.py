@@ -8,20 +8,17 @@ keys are the headings.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from eyas.privacy.dictionary import is_known
-from eyas.privacy.labeled_values import find_values_below
-from eyas.privacy.labels import MAX_LENGTH, PERSONAL, THING, Label, Trust, ValueMatcher, parse_label
+from eyas.privacy.labeled_values import find_values_below, is_label
+from eyas.privacy.labels import MAX_LENGTH, PERSONAL, THING, Label, Trust, fits, has_listed_name, is_name, parse_label
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
-from eyas.privacy.value_labels import is_label
-from eyas.privacy.word_lists import Lexicon, read_data_file
+from eyas.privacy.word_lists import load_lexicon, read_data_file
 
 _PATTERNS = load_patterns("fields")
-_EXACT = _PATTERNS.exact
-_CELLS = {mark: _EXACT[name] for mark, name in read_data_file("data/fields")["separators"].items()}
+_CELLS = {mark: _PATTERNS[name] for mark, name in read_data_file("data/fields")["separators"].items()}
 _EDGE = " \t\r\u00a0\"'`*_“”„«»"
 _MAX_HEADER = 600  # characters of a line with headings
 _MAX_HEADING = 80
@@ -49,16 +46,11 @@ class Cell(NamedTuple):
         stripped = self.text.lstrip(before)
         return Cell(self.start + len(self.text) - len(stripped), stripped.rstrip(behind))
 
-    def to_span(self, kind: str) -> Span:
-        """Returns the span of the part, with the kind `kind`."""
-        return Span(self.start, self.start + len(self.text), kind, 0.8, "builtin.field")
-
 
 Rows = list[list[Cell]]
 
 
-@dataclass(frozen=True)
-class _Field:
+class _Field(NamedTuple):
     """A field whose key is a known label.
 
     Attributes:
@@ -70,7 +62,21 @@ class _Field:
     value: Cell | None
 
 
-def find_table_values(text: str, matcher: ValueMatcher) -> Iterator[Span]:
+def find_structured(text: str, language: str) -> Iterator[Span]:
+    """Yields the spans of personal data in tables and in fields: "name: Anna" -> span of "Anna". Takes linear time.
+
+    Args:
+        text: The text.
+        language: The language of the text (ISO 639-1).
+    """
+    if "\n" in text:
+        yield from _find_table_values(text, language)
+    if ":" in text or "=" in text or "</" in text:
+        yield from _select_personal(list(_find_fields(text, language)), language)
+        yield from _find_user_names(text)
+
+
+def _find_table_values(text: str, language: str) -> Iterator[Span]:
     """Yields the spans of cells in columns with personal data. Takes linear time."""
     lines, start = [], 0
     for line in text.splitlines(keepends=True):
@@ -94,11 +100,11 @@ def find_table_values(text: str, matcher: ValueMatcher) -> Iterator[Span]:
             if len(labels) > 2 or num_labels * 2 <= len(rows):
                 for row in rows:
                     known = [(cell, label) for cell, label in zip(row, labels, strict=False) if label]
-                    fields = [_check_value(text, *cell_and_label, matcher, is_quoted=True) for cell_and_label in known]
-                    yield from _select_personal(fields, matcher, is_row=True)
+                    fields = [_check_value(text, *cell_and_label, language, is_quoted=True) for cell_and_label in known]
+                    yield from _select_personal(fields, language, is_row=True)
                 for place, heading in enumerate(headings):
                     cells = [row[place] for row in rows if len(row) > place]
-                    yield from find_values_below(heading.text, cells, matcher.language)
+                    yield from find_values_below(heading.text, cells, language)
                 break
 
 
@@ -106,12 +112,12 @@ def _continues(lines: Sequence[Cell], i: int, mark: str) -> bool:
     """Returns True if line i may be the line below a header whose columns `mark` separates."""
     if mark != "  ":
         return mark in lines[i].text or "+" in lines[i].text
-    following = i + 1 if i + 1 < len(lines) and _EXACT["rule"].match(lines[i].text) else i
+    following = i + 1 if i + 1 < len(lines) and _PATTERNS["rule"].match(lines[i].text) else i
     return mark in lines[following].text
 
 
 def _parse_heading(cell: Cell) -> Label | None:
-    heading = _EXACT["before_heading"].sub("", cell.text)
+    heading = _PATTERNS["before_heading"].sub("", cell.text)
     return parse_label(heading.partition("(")[0].strip(_EDGE)) if len(heading) < _MAX_HEADING else None
 
 
@@ -144,7 +150,7 @@ def _read_rows(lines: list[Cell], start: int, mark: str, num_columns: int, has_b
     num_odd = 0
     for k in range(start, len(lines)):
         line = lines[k].text
-        if _EXACT["rule"].match(line) and line.strip():
+        if _PATTERNS["rule"].match(line) and line.strip():
             continue
         cells = _split_cells(lines[k], mark)
         num_odd = num_odd + 1 if abs(len(cells) - num_columns) > 1 else 0
@@ -156,26 +162,21 @@ def _read_rows(lines: list[Cell], start: int, mark: str, num_columns: int, has_b
     return rows, len(lines)
 
 
-def find_field_values(text: str, matcher: ValueMatcher) -> Iterator[Span]:
-    """Yields the spans of values in fields with personal data: "name: Anna" -> span of "Anna". Takes linear time."""
-    yield from _select_personal(list(_find_fields(text, matcher)), matcher)
-
-
-def _select_personal(fields: Sequence[_Field], matcher: ValueMatcher, is_row: bool = False) -> Iterator[Span]:
+def _select_personal(fields: Sequence[_Field], language: str, is_row: bool = False) -> Iterator[Span]:
     """Yields the spans of the fields that describe a person: fields of a text, or the cells of a row."""
     for i, (label, value) in enumerate((field.label, field.value) for field in fields):
         if value is None:
             continue
         is_personal = True
         if label.kind == "PERSON" and label.trust is Trust.ROLE:
-            is_word = value.text.isalpha() and is_known(value.text.casefold(), matcher.language)
-            is_personal = not is_word or matcher.has_listed_name(value.text)
+            is_word = value.text.isalpha() and is_known(value.text.casefold(), language)
+            is_personal = not is_word or has_listed_name(value.text)
         elif label.kind in ("LOCATION", "ADDRESS") or (label.kind == "PERSON" and label.trust is Trust.NAME):
             # A row has no more fields than those beside the name: a name of two words is enough.
             is_full_name = is_row and label.kind == "PERSON" and " " in value.text
             is_personal = _weigh_neighbors(fields, i) + is_full_name > 0
         if is_personal:
-            yield value.to_span(label.kind)
+            yield Span(value.start, value.start + len(value.text), label.kind, 0.8, "builtin.field")
 
 
 def _weigh_neighbors(fields: Sequence[_Field], i: int) -> int:
@@ -192,23 +193,20 @@ def _weigh_neighbors(fields: Sequence[_Field], i: int) -> int:
     return balance
 
 
-def _find_fields(text: str, matcher: ValueMatcher) -> Iterator[_Field]:
+def _find_fields(text: str, language: str) -> Iterator[_Field]:
     if "</" in text:
-        for match in _EXACT["tag"].finditer(text):
-            label = parse_label(match[1].rpartition(":")[2])
-            if label is not None:
-                yield _check_value(text, Cell(match.start(2), match[2]), label, matcher, is_quoted=True)
+        for match in _PATTERNS["tag"].finditer(text):
+            if label := parse_label(match[1].rpartition(":")[2]):
+                yield _check_value(text, Cell(match.start(2), match[2]), label, language, is_quoted=True)
     if "|" in text:
-        for match in _EXACT["row"].finditer(text):
-            label = parse_label(match[1])
-            if label is not None and parse_label(match[2]) is None:
-                yield _check_value(text, Cell(match.start(2), match[2]), label, matcher)
-    for mark in _EXACT["mark"].finditer(text):
+        for match in _PATTERNS["row"].finditer(text):
+            if (label := parse_label(match[1])) and parse_label(match[2]) is None:
+                yield _check_value(text, Cell(match.start(2), match[2]), label, language)
+    for mark in _PATTERNS["mark"].finditer(text):
         at = mark.start()
-        if at > 0 and text[at - 1] not in ":=!/" and text[at + 1 : at + 2] != "/":
-            label = _read_key(text, at)
-            if label is not None:
-                yield from _read_values(text, at + 1, label, matcher)
+        is_sign = at > 0 and text[at - 1] not in ":=!/" and text[at + 1 : at + 2] != "/"
+        if is_sign and (label := _read_key(text, at)):
+            yield from _read_values(text, at + 1, label, language)
 
 
 def _read_key(text: str, at: int) -> Label | None:
@@ -216,63 +214,63 @@ def _read_key(text: str, at: int) -> Label | None:
 
     If the whole text before the sign is no label, its last three, two or one words are tried: "info customer=Anna".
     """
-    window = _EXACT["count"].sub("", text[max(0, at - MAX_LENGTH) : at].rstrip(_KEY_END))
+    window = _PATTERNS["count"].sub("", text[max(0, at - MAX_LENGTH) : at].rstrip(_KEY_END))
     if not window or not (window[-1].isalpha() or window[-1] == ")"):
         return None
-    match = _EXACT["key"].search(window.partition("(")[0].rstrip() if window[-1] == ")" else window)
+    match = _PATTERNS["key"].search(window.partition("(")[0].rstrip() if window[-1] == ")" else window)
     key = match[0].strip(" \t\r*_>#•-–$@") if match else ""
     words = key.split()
     tails = (" ".join(words[-size:]) for size in (3, 2, 1) if len(words) > size)
     return next(filter(None, map(parse_label, (key, *tails))), None)
 
 
-def _read_values(text: str, start: int, label: Label, matcher: ValueMatcher) -> Iterator[_Field]:
+def _read_values(text: str, start: int, label: Label, language: str) -> Iterator[_Field]:
     is_person = label.kind == "PERSON"
     is_vague = is_person and label.trust is Trust.NAME
-    quoted = _EXACT["quoted"].match(text, start)
-    if quoted:
-        yield _check_value(text, Cell(quoted.start(2), quoted[2]), label, matcher, is_quoted=True)
+    if quoted := _PATTERNS["quoted"].match(text, start):
+        yield _check_value(text, Cell(quoted.start(2), quoted[2]), label, language, is_quoted=True)
     elif is_person and not is_vague and text[start : start + 5].lstrip().startswith("["):
-        array = _EXACT["array"].match(text, start)
-        for item in _EXACT["string"].finditer(text, *array.span(1)) if array else ():
-            if matcher.is_name(item[1]):
+        array = _PATTERNS["array"].match(text, start)
+        for item in _PATTERNS["string"].finditer(text, *array.span(1)) if array else ():
+            if is_name(item[1], language):
                 yield _Field(Label("PERSON"), Cell(item.start(1), item[1]))
-    elif plain := _EXACT["plain"].match(text, start):
+    elif plain := _PATTERNS["plain"].match(text, start):
         value = Cell(plain.start(1), plain[1])
-        comma = _EXACT["last_comma"].match(text, plain.end(1)) if is_person and " " not in plain[1].strip() else None
-        if comma and matcher.is_name(plain[1] + comma[0]):  # "Fifita, Tevita"
+        comma = _PATTERNS["last_comma"].match(text, plain.end(1)) if is_person and " " not in plain[1].strip() else None
+        if comma and is_name(plain[1] + comma[0], language):  # "Fifita, Tevita"
             value = Cell(plain.start(1), plain[1] + comma[0])
         if not is_person or not text.startswith(_CODE, value.start + len(value.text)):
-            yield _check_value(text, value, label, matcher)
-    elif not is_vague and (below := _EXACT["below"].match(text, start)):
-        yield _check_value(text, Cell(below.start(1), below[1]), label, matcher)
+            yield _check_value(text, value, label, language)
+    elif not is_vague and (below := _PATTERNS["below"].match(text, start)):
+        yield _check_value(text, Cell(below.start(1), below[1]), label, language)
 
 
-def _check_value(text: str, value: Cell, label: Label, matcher: ValueMatcher, is_quoted: bool = False) -> _Field:
+def _check_value(text: str, value: Cell, label: Label, language: str, is_quoted: bool = False) -> _Field:
     """Returns a field, with its value if the value looks like what the key says.
 
     Args:
         text: The whole text.
         value: The characters after the key.
         label: The meaning of the key.
-        matcher: Tests the value.
+        language: The language of the text (ISO 639-1).
         is_quoted: The value stands in quotation marks, in an XML element or in a table.
     """
     value = value.strip(" \t\r\u00a0*_", " \t\r\u00a0*_.")
     if not value.text or not label.is_entity:
         return _Field(label, None)
     if label.kind != "PERSON":
-        return _Field(label, value if matcher.fits(label, value.text) else None)
+        return _Field(label, value if fits(label, value.text) else None)
     sure, end = label.trust is Trust.SURE, value.start + len(value.text)
     is_pair = text.startswith(";", end) and text[end + 1 : end + 2].isalpha()  # "name=Anna;age=31"
-    is_closed = is_quoted or is_pair or not _EXACT["open_end"].match(text, end)
+    is_closed = is_quoted or is_pair or not _PATTERNS["open_end"].match(text, end)
     is_type = parse_label(value.text) is not None  # "customer: Customer"
-    is_name = is_closed and not is_type and matcher.is_name(value.text, sure, any_case=is_quoted or sure)
-    return _Field(label, value if is_name else None)
+    fits_label = is_closed and not is_type and is_name(value.text, language, sure, any_case=is_quoted or sure)
+    return _Field(label, value if fits_label else None)
 
 
-def find_user_names(text: str, lexicon: Lexicon) -> Iterator[Span]:
+def _find_user_names(text: str) -> Iterator[Span]:
     """Yields the spans of user names that consist of two names: "user=anna.schmidt"."""
+    lexicon = load_lexicon()
     for match in _PATTERNS.find(text, "user_name"):
         first, last = match[1].casefold(), match[3].casefold()
         if first in lexicon.sure_names or (match[2] == "." and lexicon.common.isdisjoint((first, last))):

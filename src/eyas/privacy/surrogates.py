@@ -25,13 +25,10 @@ from eyas.privacy.word_lists import PARTICLES, UNICASED, city_names, person_name
 from eyas.privacy.words import WORD
 
 FIRST, LAST = "first", "last"  # the roles of a name's part
-_LOCALES: dict[str, str] = read_data_file("data/faker_locales")["names"]
 _OTHER_SCRIPTS = (*UNICASED, *CJK_LANGUAGES, "ru")
 _LAST_LATIN = "\u024f"
-_INITIALS = tuple("ABCDEFGHJKLMNPRSTVW")
 _DATA = read_data_file("data/surrogates")
 _DOMAINS, _NETWORKS, _STREETS = _DATA["domains"], _DATA["networks"], _DATA["streets"]
-_ALPHABETS = ("abcdefghijklmnopqrstuvwxyz",)
 _LETTERS, _WIDTHS = _DATA["letters"], _DATA["numbers"]
 _MAX_DAY, _YEARS = 31, 3  # a year of birth changes by three years at most
 _PART = re.compile(rf"عبد[ \u00a0]{WORD}|{WORD}")  # "عبد الله" is one name
@@ -53,8 +50,7 @@ def _split_cjk(word: re.Match[str]) -> Iterator[re.Match[str]]:
     """Yields the surname and the given name in a word of Chinese, Japanese or Korean: "王小明" -> "王", "小明"."""
     size = 0 if re.search(r"[\s・·•＝]", word.string.strip()) else surname_size(word[0])
     for start, end in ((word.start(), word.start() + size), (word.start() + size, word.end())):
-        part = re.compile(r".+").match(word.string, start, end)
-        if part:
+        if part := re.compile(r".+").match(word.string, start, end):
             yield part
 
 
@@ -109,15 +105,14 @@ class Surrogates:
             known: Names of the record in lower case, of which `text` may be an inflected form.
         """
         if len(text) == 1 and not is_cjk(text):
-            return _match_case(self._pick("INITIAL", text, _INITIALS), text)
+            return _match_case(self._pick("INITIAL", text, tuple(_DATA["initials"])), text)
         language = _language_of(text, language)
-        locale = _locale(language)
-        listed = _lower_names(role, locale)
+        listed = _lower_names(role, language)
         form = None
         if text.casefold() not in listed:
             form = find_inflection(text, known, language) or find_inflection(text, listed, language)
         name = form.nominative if form else text
-        choice = self._pick(f"PERSON.{role}", name, find_fitting_names(name, role, locale, language), avoid)
+        choice = self._pick(f"PERSON.{role}", name, find_fitting_names(name, role, language), avoid)
         return form.apply(choice) if form else choice
 
     def _number(self, kind: str, value: str, below: int, attempt: int = 0) -> int:
@@ -135,7 +130,7 @@ class Surrogates:
     def _replace_email(self, text: str, language: str, avoid: frozenset[str]) -> str:
         value = _normalize(text)
         language = "en" if language in _OTHER_SCRIPTS else language
-        first, last = (self._pick(f"EMAIL.{role}", text, _list_names(role, language), avoid) for role in (FIRST, LAST))
+        first, last = (self._pick(f"EMAIL.{role}", text, person_names(role, language), avoid) for role in (FIRST, LAST))
         name = strip_accents(f"{first}.{last}").encode("ascii", "ignore").decode().lower()
         domain = _DOMAINS[self._number("EMAIL.domain", value, len(_DOMAINS))]
         return f"{name}{self._number('EMAIL.number', value, 90) + 10}@{domain}"
@@ -190,7 +185,7 @@ class Surrogates:
 
     def _replace_address(self, text: str, language: str) -> str:
         value = _normalize(text)
-        names = _list_names(LAST, language)
+        names = person_names(LAST, language)
         name = names[self._number("ADDRESS.name", value, len(names))]
         number = self._number("ADDRESS.number", value, 199) + 1
         return _STREETS.get(language, _STREETS["en"]).format(name=name, number=number)
@@ -205,7 +200,9 @@ class Surrogates:
                 char = _like_digit(str(digit), char)
             elif char.isalpha():
                 # Letters of other scripts stay, except those of Russian plates.
-                letters = next((some for some in _LETTERS.get(kind, _ALPHABETS) if char.lower() in some), char.lower())
+                letters = next(
+                    (some for some in _LETTERS.get(kind, _LETTERS["others"]) if char.lower() in some), char.lower()
+                )
                 others = letters.replace(char.lower(), "") or letters
                 other = others[self._number(f"{kind}.{place}", value, len(others))]
                 char = other.upper() if char.isupper() else other
@@ -223,23 +220,15 @@ def _like_digit(digit: str, like: str) -> str:
     return chr(ord(like) - int(like) + int(digit))
 
 
-def _locale(language: str) -> str:
-    return _LOCALES.get(language, "en_US")
-
-
 @cache
 def _list_months(language: str) -> list[tuple[str, ...]]:
     months = read_by_language("month_names")
     return [tuple(sorted(months[some])) for some in (language, "en") if some in months]
 
 
-def _list_names(role: str, language: str) -> tuple[str, ...]:
-    return person_names(role, _locale(language))
-
-
 @cache
-def _lower_names(role: str, locale: str) -> frozenset[str]:
-    return frozenset(map(str.casefold, person_names(role, locale)))
+def _lower_names(role: str, language: str) -> frozenset[str]:
+    return frozenset(map(str.casefold, person_names(role, language)))
 
 
 @lru_cache(maxsize=10_000)

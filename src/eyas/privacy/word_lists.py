@@ -13,11 +13,10 @@ import json
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from eyas.base.cached_file import load_cached
 from eyas.base.config import load_toml
@@ -52,7 +51,7 @@ def read_data_file(path: str) -> dict[str, Any]:
 
 
 _LOCALES: dict[str, dict[str, str]] = read_data_file("data/faker_locales")
-_CORE_LOCALES, _CITY_LOCALES, _COUNTRY_LOCALES, _TOWN_LANGUAGES = map(str.split, _LOCALES["lists"].values())
+_LISTS = {name: locales.split() for name, locales in _LOCALES["lists"].items()}
 _SCRIPT_LOCALES = {language: locales.split() for language, locales in _LOCALES["scripts"].items()}
 
 
@@ -75,25 +74,31 @@ def tables_of_files(*names: str) -> frozenset[str]:
     return frozenset(table for path in paths for table in read_data_file(f"languages/{path.parent.name}/{path.stem}"))
 
 
+@cache
+def read_entries(table: str, language: str) -> frozenset[str]:
+    """Returns the entries of a table of one language; an empty set if the language lacks it.
+
+    Args:
+        table: The name of a table in the language folders. A text with a comma holds phrases; another one, words.
+        language: The language (ISO 639-1), or "any" for the entries of no single language.
+    """
+    text = read_tables().get(table, {}).get(language, "")
+    return frozenset(" ".join(entry.split()) for entry in text.split("," if "," in text else None)) - {""}
+
+
 def read_by_language(table: str, unaccented: bool = False) -> dict[str, frozenset[str]]:
     """Returns the entries of a table: language -> entries. The key "any" holds entries of no single language.
 
     Args:
-        table: The name of a table in the language folders. A text with a comma holds phrases; another one, words.
+        table: The name of a table in the language folders.
         unaccented: Adds each entry of at least four letters without its accents, too: "señor" and "senor".
     """
     found = {}
-    for language, text in read_tables()[table].items():
-        entries = {" ".join(entry.split()) for entry in text.split("," if "," in text else None)} - {""}
+    for language in read_tables()[table]:
+        entries = read_entries(table, language)
         extra = {strip_accents(entry) for entry in entries if len(entry) >= _MIN_ACCENTED} if unaccented else set()
-        found[language] = frozenset(entries | extra)
+        found[language] = entries | extra
     return found
-
-
-@cache
-def read_entries(table: str, language: str) -> frozenset[str]:
-    """Returns the entries of a table of one language; an empty set if the language lacks it."""
-    return read_by_language(table).get(language, frozenset()) if table in read_tables() else frozenset()
 
 
 def read_words(*tables: str, unaccented: bool = False) -> frozenset[str]:
@@ -139,8 +144,7 @@ def code_digest() -> str:
 PARTICLES = read_words("particles")  # inside a name: "Ana de la Cruz"
 
 
-@dataclass(frozen=True)
-class Lexicon:
+class Lexicon(NamedTuple):
     """The lists that tell names from ordinary words, all in lower case. All detectors of a process share one lexicon.
 
     Attributes:
@@ -188,7 +192,7 @@ def _build_lists() -> bytes:
     certain = read_words("certain_first_names")
     persons = importlib.import_module("faker.providers.person")
     first, last = _read_names(module.name for module in pkgutil.iter_modules(persons.__path__))
-    core = _read_names(_CORE_LOCALES)[0] | certain
+    core = _read_names(_LISTS["core"])[0] | certain
     states, capitalized = read_words("states"), read_words("common_words")
     stop = (_country_words() - states | capitalized | read_words("function_words")) - certain
     common = (stop | _lorem_words(core)) - certain
@@ -203,22 +207,22 @@ def _build_lists() -> bytes:
         "towns": _read_towns_of_prefixes() - first - last,
         "core_names": core,
         # Three letters are a word in some language, unless people of the nine languages bear the name.
-        "female_names": _read_names(_CORE_LOCALES, "female")[0],
-        "male_names": _read_names(_CORE_LOCALES, "_male")[0],
+        "female_names": _read_names(_LISTS["core"], "female")[0],
+        "male_names": _read_names(_LISTS["core"], "_male")[0],
         "sure_names": frozenset(n for n in (first | certain) - ambiguous if len(n) > (2 if n in core else 3)),
     }
     return json.dumps({name: sorted(words) for name, words in lists.items()}, ensure_ascii=False).encode()
 
 
 @cache
-def person_names(part: str, locale: str) -> tuple[str, ...]:
+def person_names(part: str, language: str) -> tuple[str, ...]:
     """Returns the names from which surrogates are picked: sorted, each of one word, without ordinary words.
 
     Args:
         part: "first" for first names, "last" for last names.
-        locale: A locale of Faker, for example "de_DE".
+        language: The language (ISO 639-1). One without names of its own has those of English.
     """
-    language = locale[:2]
+    locale = _LOCALES["names"].get(language, "en_US")
     tables = ("surnames",) if part == "last" else tuple(_GIVEN_NAMES)
     own = frozenset[str]().union(*(read_entries(table, language) for table in tables))
     if language in UNICASED:
@@ -268,13 +272,12 @@ def city_names(language: str) -> tuple[str, ...]:
 
     They are cities of the language's country if Faker has a list of them, else large cities of the world.
     """
-    towns = read_entries("towns", language)
-    if towns:
+    if towns := read_entries("towns", language):
         endings = tuple(read_entries("endings_of_places", language))
         return tuple(sorted(town for town in towns if not town.endswith(endings) and " " not in town))
     locale = _LOCALES["cities"].get(language)
     attribute = _LOCALES["list_of_cities"].get(locale or "", "cities")
-    listed = _read_list(_provider("address", locale), attribute) if locale else _world_cities()
+    listed = _read_list(_provider("address", locale), attribute) if locale else read_entries("cities", "any")
     return tuple(sorted({name for name in listed if " " not in name and name.isalpha()}))
 
 
@@ -306,7 +309,7 @@ def _read_russian(*tables: str) -> frozenset[str]:
 
 
 def _country_words() -> frozenset[str]:
-    names = [name for locale in _COUNTRY_LOCALES for name in _read_list(_provider("address", locale), "countries")]
+    names = [name for locale in _LISTS["countries"] for name in _read_list(_provider("address", locale), "countries")]
     names += _read_list(_provider("address", "en_US"), "states")
     return frozenset(word for name in names for word in re.split(r"\W+", name.casefold())) - {""}
 
@@ -318,16 +321,14 @@ def _lorem_words(first_names: frozenset[str]) -> frozenset[str]:
         first_names: First names that are not returned. The French, Spanish, Italian and Polish texts contain names.
     """
     words = {word for job in _read_list(_provider("job", "en_US"), "jobs") for word in re.split(r"\W+", job.casefold())}
-    for locale in ("en_US", "de_DE", "nl_NL", "fr_FR", "es_ES", "it_IT", "pl_PL"):
-        sample = {word.casefold() for word in _provider("lorem", locale).word_list}
-        # The other four texts contain names of well-known people.
-        words |= sample if locale in ("en_US", "de_DE", "nl_NL") else sample - first_names
+    for locales, names in ((_LISTS["samples"], frozenset[str]()), (_LISTS["samples_with_names"], first_names)):
+        words |= {word.casefold() for locale in locales for word in _provider("lorem", locale).word_list} - names
     return frozenset(words)
 
 
 def _read_cities() -> frozenset[str]:
-    names = set(_world_cities())
-    for locale in _CITY_LOCALES:
+    names = set(read_entries("cities", "any"))
+    for locale in _LISTS["cities"]:
         listed = set(_read_list(_provider("address", locale), _LOCALES["list_of_cities"].get(locale, "cities")))
         # Italy's list names every hamlet, ordinary words among them: only those of more than six letters count.
         names |= {name for name in listed if locale != "it_IT" or len(name) > 6}
@@ -341,12 +342,8 @@ def _as_cities(names: Iterable[str]) -> frozenset[str]:
 def _read_towns_of_prefixes() -> frozenset[str]:
     """Returns the towns of the telephone prefixes of all countries, in the languages of the towns."""
     prefixes = importlib.import_module("phonenumbers.geodata").GEOCODE_DATA.values()
-    listed = {town for names in prefixes for language, town in names.items() if language in _TOWN_LANGUAGES}
+    listed = {town for names in prefixes for language, town in names.items() if language in _LISTS["towns"]}
     return _as_cities({part.strip() for town in listed for part in _TOWN_PARTS.split(town)})
-
-
-def _world_cities() -> list[str]:
-    return [" ".join(name.split()) for name in read_tables()["cities"]["any"].split(",")]
 
 
 def _provider(topic: str, locale: str) -> Any:

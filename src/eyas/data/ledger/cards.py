@@ -143,9 +143,9 @@ def _gate_rows(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, int, int, 
 
 
 def _count_missed_names(ledger: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the kept prompts of each language in which the detectors find no names, or miss many."""
+    """Returns the kept prompts of each language in which the detectors find no names."""
     searched = ledger["detectors"].get("name_languages", [])
-    found = {"unknown", *searched}.difference(ledger["detectors"].get("weak_name_languages", []))
+    found = {"unknown", *searched}
     return {name: count for name, count in sorted(ledger["languages"].items()) if searched and name not in found}
 
 
