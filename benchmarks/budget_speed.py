@@ -77,7 +77,7 @@ class WatchedBudget:
         if report.seconds is not None and decision.arm == decision.best_arm:
             index = self.arms.index(decision.arm)
             acceptance = self.budget.acceptance_model
-            self.expected_tokens += sum(acceptance.expected(context).tokens[index] for context in load.contexts)
+            self.expected_tokens += acceptance.expected(load.contexts).tokens[index]
             self.expected_s += self.budget.latency_model.seconds_of(index, load)
             self.tokens += report.num_tokens
             self.seconds += report.seconds

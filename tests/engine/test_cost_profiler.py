@@ -22,15 +22,15 @@ def test_a_budget_starts_from_the_evaluation_and_keeps_what_it_has_learned(llama
     draft = replace(random_draft(llama.target, chain_shape(8)), arms=ARMS, acceptance_prior=prior)
     engine = Engine(llama.target, [draft], max_running=2, max_context=128)
     first = engine.policies[0] = build_budget(engine, ARMS, None)
-    assert first.acceptance_model.expected(10).tokens[1] == pytest.approx(1.5)
+    assert first.acceptance_model.expected([10]).tokens[1] == pytest.approx(1.5)
     for _ in range(20):
         first.acceptance_model.observe([AcceptanceTrace(ARMS[1], 10, (), 0, 1)])
-    learned = first.acceptance_model.expected(10).tokens
+    learned = first.acceptance_model.expected([10]).tokens
     assert learned[1] < 1.2
     second = engine.policies[0] = build_budget(engine, ARMS, None)
     assert second is not first
-    assert second.acceptance_model.expected(10).tokens == learned
-    assert build_budget(engine, ARMS[:2], None).acceptance_model.expected(10).tokens != learned[:2], "other arms"
+    assert second.acceptance_model.expected([10]).tokens == learned
+    assert build_budget(engine, ARMS[:2], None).acceptance_model.expected([10]).tokens != learned[:2], "other arms"
 
 
 def test_the_budget_hears_of_every_prompt_once(llama: Spoken) -> None:

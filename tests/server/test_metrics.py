@@ -36,6 +36,7 @@ STATS = EngineStats(
     ),
     speedup=SpeedupEstimate(1.5, 1.25, 1.75, 40.0),
     canary=None,
+    forecast={"tokens": 0.75, "seconds": 1.25},
 )
 
 

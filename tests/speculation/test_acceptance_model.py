@@ -44,7 +44,7 @@ def learn(acceptance: AcceptanceModel, one: Head, name: str, rounds: int, seed: 
 
 
 def tokens(acceptance: AcceptanceModel, context: int = 300) -> dict[str, float]:
-    return dict(zip(BY_NAME, acceptance.expected(context).tokens, strict=True))
+    return dict(zip(BY_NAME, acceptance.expected([context]).tokens, strict=True))
 
 
 @pytest.mark.parametrize("name", ["good", "poor"])
@@ -93,7 +93,7 @@ def test_it_does_not_return_to_the_prior() -> None:
     assert tokens(acceptance)["tree8"] > 2, "the prior is that of a head that is not useless"
     for _ in range(200):
         acceptance.observe([nothing])
-    surely = acceptance.expected(300)
+    surely = acceptance.expected([300])
     assert dict(zip(BY_NAME, surely.tokens, strict=True))["tree8"] < 1.1
     for _ in range(20 * HALF_LIFE):
         acceptance.observe([])
@@ -118,14 +118,14 @@ def test_few_rounds_leave_hope(good: Head) -> None:
     acceptance = AcceptanceModel(ARMS)
 
     def hope() -> float:
-        found = acceptance.expected(300)
+        found = acceptance.expected([300])
         return found.optimistic[-1] / found.tokens[-1]
 
     learn(acceptance, good, "tree32", 20)
     soon = hope()
     learn(acceptance, good, "tree32", 500)
     assert 1.0 < hope() < soon
-    assert acceptance.expected(300).optimistic[0] == 1.0, "off is certain"
+    assert acceptance.expected([300]).optimistic[0] == 1.0, "off is certain"
 
 
 def test_contexts_are_apart() -> None:
@@ -179,3 +179,14 @@ def test_several_requests_of_a_round_count_each() -> None:
     prior = tokens(acceptance)["chain1"] - 1
     acceptance.observe([AcceptanceTrace(chain1, 300, (), 0, 1)] * 6)
     assert tokens(acceptance)["chain1"] - 1 == pytest.approx(prior * PRIOR_WEIGHT / (PRIOR_WEIGHT + 6))
+
+
+def test_requests_add_up(good: Head) -> None:
+    acceptance = AcceptanceModel(ARMS)
+    learn(acceptance, good, "tree16", 100)
+    contexts = [300, 9000, 300, 20]
+    together, apart = acceptance.expected(contexts), [acceptance.expected([context]) for context in contexts]
+    for name in ("tokens", "optimistic"):
+        sums = [sum(values) for values in zip(*(getattr(one, name) for one in apart), strict=True)]
+        assert getattr(together, name) == pytest.approx(sums)
+    assert acceptance.expected([]).tokens == [0.0] * len(ARMS)

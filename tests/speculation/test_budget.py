@@ -105,6 +105,15 @@ def test_wrong_costs_are_corrected(good: Head) -> None:
     assert outcome.share >= 0.95, (outcome.best, outcome.by_arm)
 
 
+def test_what_happens_is_what_was_expected(good: Head) -> None:
+    """After it has learned; a machine that has just become slower, or a head that has just become worse, shows."""
+    budget, _ = play(good, 4)
+    assert budget.forecast_check.ratios() == pytest.approx({"tokens": 1.0, "seconds": 1.0}, abs=0.03)
+    scene = Scene((300,) * 4, (head(0.5, 0.02, seed=2),) * 4)
+    run(budget, dataclasses.replace(MACHINE, head_row_s=MACHINE.head_row_s), lambda _: scene, 8, FAIR, seed=5)
+    assert budget.forecast_check.ratios()["tokens"] < 1.0
+
+
 def test_hiccups_of_the_machine_do_not_mislead(good: Head) -> None:
     _, outcome = play(good, 1, Weather(noise=0.05, outliers=0.01))
     assert outcome.share >= 0.96, (outcome.best, outcome.by_arm)

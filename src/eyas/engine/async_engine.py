@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from eyas.base.errors import EyasError
@@ -89,6 +89,7 @@ class EngineStats:
         counters: The counters since the start or the last reset.
         speedup: The estimated speedup over plain decoding; None until it is known, or without a budget.
         canary: The state of the canary experiment; None without a canary head.
+        forecast: The ratios of the budget's `ForecastCheck`; empty until they are known, or without a budget.
     """
 
     running: int
@@ -98,6 +99,7 @@ class EngineStats:
     counters: EngineCounters
     speedup: SpeedupEstimate | None
     canary: CanaryStatus | None
+    forecast: dict[str, float] = field(default_factory=dict)
 
 
 class RequestInbox:
@@ -268,6 +270,7 @@ class AsyncEngine:
             kv_total=pool.num_slots,
             counters=engine.counters.copy(),
             speedup=policy.speedup() if isinstance(policy, Budget) else None,
+            forecast=policy.forecast_check.ratios() if isinstance(policy, Budget) else {},
             canary=None if self.canary is None else self.canary.status(),
         )
 

@@ -161,6 +161,8 @@ def _engine_values(stats: EngineStats) -> Values:
     if stats.speedup is not None:
         sides = {"now": stats.speedup.value, "low": stats.speedup.low, "high": stats.speedup.high}
         values |= {f"eyas_speedup_{side}": value for side, value in sides.items()}
+    if stats.forecast:
+        values["eyas_forecast_ratio"] = stats.forecast
     return values
 
 

@@ -18,7 +18,8 @@ for a long time keeps its estimate until a few rounds contradict it.
 The estimates start from the head's acceptance.json (`AcceptancePrior`), or else from PRIOR_CHAIN and PRIOR_TREE.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,15 +75,15 @@ DEFAULT_PRIOR = AcceptancePrior({})
 
 @dataclass(frozen=True)
 class ExpectedTokens:
-    """The expected tokens of one request in one round, bonus token included.
+    """The expected tokens of some requests in one round, bonus tokens included.
 
     Attributes:
         tokens: The estimate for each arm.
         optimistic: The estimate for each arm if all acceptance rates were one standard deviation higher.
     """
 
-    tokens: tuple[float, ...]
-    optimistic: tuple[float, ...]
+    tokens: list[float]
+    optimistic: list[float]
 
 
 @dataclass
@@ -93,13 +94,13 @@ class _Table:
         hazards_FD: The hazards by family and depth.
         weights_FD: The weighted number of rounds behind each hazard.
         round: The number of the round of the last update.
-        expected: The expected tokens computed from the hazards; None before they are needed.
+        expected: The expected tokens of one request by arm, and the optimistic ones; None before they are needed.
     """
 
     hazards_FD: np.ndarray
     weights_FD: np.ndarray
     round: int
-    expected: ExpectedTokens | None = None
+    expected: tuple[np.ndarray, np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
@@ -150,19 +151,23 @@ class AcceptanceModel:
         self._counted_arm: Arm | None = None
         self._learned_round = 0
 
-    def expected(self, context: int) -> ExpectedTokens:
-        """Returns the estimates for a request with `context` tokens before the root.
+    def expected(self, contexts: Iterable[int]) -> ExpectedTokens:
+        """Returns the sums over requests with these numbers of tokens before the root; zeros without a request.
 
-        They come from the nearest context bucket with data, or from the prior if there is no data.
+        The estimates of a request come from the nearest context bucket with data, or from the prior if there is no
+        data.
         """
-        table = self._nearest(context_bucket(context, FIRST_BUCKET))
-        if table.expected is None:
-            hazards_FD, weights_FD = table.hazards_FD, table.weights_FD
-            # The term 1 / 4n keeps a spread after a few rounds without a hit.
-            spread_FD = np.sqrt((hazards_FD * (1 - hazards_FD) + 0.25 / weights_FD) / weights_FD)
-            tokens = self._by_arm(hazards_FD)
-            table.expected = ExpectedTokens(tokens, self._by_arm(np.minimum(hazards_FD + spread_FD, 1.0)))
-        return table.expected
+        tokens_A = optimistic_A = np.zeros(len(self._place))
+        for bucket, count in Counter(context_bucket(context, FIRST_BUCKET) for context in contexts).items():
+            table = self._nearest(bucket)
+            if table.expected is None:
+                hazards_FD, weights_FD = table.hazards_FD, table.weights_FD
+                # The term 1 / 4n keeps a spread after a few rounds without a hit.
+                spread_FD = np.sqrt((hazards_FD * (1 - hazards_FD) + 0.25 / weights_FD) / weights_FD)
+                table.expected = self._by_arm(hazards_FD), self._by_arm(np.minimum(hazards_FD + spread_FD, 1.0))
+            tokens_A = tokens_A + count * table.expected[0]
+            optimistic_A = optimistic_A + count * table.expected[1]
+        return ExpectedTokens(tokens_A.tolist(), optimistic_A.tolist())
 
     def observe(self, traces: Sequence[AcceptanceTrace]) -> None:
         """Learns from the acceptance traces of one round. Requirement: all traces are of the same arm.
@@ -243,12 +248,11 @@ class AcceptanceModel:
             return self._prior
         return self._tables[min(self._tables, key=lambda other: (abs(other - bucket), other))]
 
-    def _by_arm(self, hazards_FD: np.ndarray) -> tuple[float, ...]:
+    def _by_arm(self, hazards_FD: np.ndarray) -> np.ndarray:
         """Returns the expected tokens 1 + h0 + h0 h1 + ... of each arm; 1 for the arm `off`."""
         reached_FD = hazards_FD.cumprod(axis=1).cumsum(axis=1)
-        return tuple(
-            1.0 if place is None else 1.0 + float(reached_FD[place[0], place[1] - 1]) for place in self._place.values()
-        )
+        places = self._place.values()
+        return np.array([1.0 if place is None else 1.0 + reached_FD[place[0], place[1] - 1] for place in places])
 
 
 def _build_prior(largest: Sequence[Arm], prior: AcceptancePrior) -> _Table:

@@ -33,6 +33,7 @@ from itertools import compress
 from eyas.speculation.acceptance_model import AcceptanceModel
 from eyas.speculation.arms import Arm
 from eyas.speculation.batch_load import BatchLoad, RoundReport, SpeculationDecision
+from eyas.speculation.forecast_check import ForecastCheck
 from eyas.speculation.latency_model import LatencyModel
 from eyas.speculation.round_costs import CostTable
 from eyas.speculation.speedup import CAP, SpeedupEstimate, SpeedupEstimator, Stratum
@@ -155,6 +156,7 @@ class Budget:
         self.acceptance_model = acceptance_model or AcceptanceModel(arms)
         self.num_switches = 0
         self._catch_up_seconds: Callable[[int], float] = lambda lag: catch_up_seconds(lag) if lag else 0.0
+        self.forecast_check = ForecastCheck()
         self._speedups = SpeedupEstimator()
         self._arm_index = {arm: index for index, arm in enumerate(arms)}
         self._incumbents: dict[int, _Incumbent] = {}
@@ -224,7 +226,7 @@ class Budget:
             run.add(seconds, num_tokens)
 
     def _count(self, decision: SpeculationDecision, seconds: float, num_tokens: int, num_rounds: int) -> float:
-        """Adds rounds with the same decision to the speedup estimate.
+        """Adds rounds with the same decision to the speedup estimate and the forecast check.
 
         Args:
             decision: the decision of the rounds.
@@ -242,6 +244,9 @@ class Budget:
         off_s = self.latency_model.seconds_without_offset(0, load) * num_tokens / load.num_requests
         stratum = Stratum(self.latency_model.bucket(load.num_requests), decision.best_arm.shape is None)
         self._speedups.observe(stratum, arm == 0, min(seconds, CAP * predicted_s), off_s)
+        if not decision.is_exploration:
+            expected = len(load.plain_contexts) + self.acceptance_model.expected(load.contexts).tokens[arm]
+            self.forecast_check.observe(num_rounds, num_tokens, expected * num_rounds, seconds, predicted_s)
         return catch_up_s
 
     def _time(self, decision: SpeculationDecision, seconds: float, catch_up_s: float) -> None:
@@ -251,10 +256,8 @@ class Budget:
             self.latency_model.observe(arm, load, max(seconds - catch_up_s, seconds * (1 - CATCH_UP_SHARE)))
 
     def _forecast(self, load: BatchLoad) -> _Forecast:
-        expected = [self.acceptance_model.expected(context) for context in load.contexts]
-        num_plain = len(load.plain_contexts)
-        tokens = [num_plain + sum(by_arm) for by_arm in zip(*(one.tokens for one in expected), strict=True)]
-        optimistic = [num_plain + sum(by_arm) for by_arm in zip(*(one.optimistic for one in expected), strict=True)]
+        expected, num_plain = self.acceptance_model.expected(load.contexts), len(load.plain_contexts)
+        tokens, optimistic = ([num_plain + found for found in sums] for sums in (expected.tokens, expected.optimistic))
         return _Forecast(tokens, optimistic, self.latency_model.seconds(load))
 
     def _update_incumbent(self, bucket: int, forecast: _Forecast, rates: Sequence[float]) -> _Incumbent:
