@@ -291,7 +291,12 @@ def train(
         if spent_s - saved_s >= SAVE_S:
             _save(work / "state.pt", masters, number, spent_s)
             saved_s = spent_s
-    _publish(model, tokenizer, work, {"updates": number, "minutes": round(spent_s / 60, 1), "loss": [loss.item() for loss in losses[-1:]]})
+    _publish(
+        model,
+        tokenizer,
+        work,
+        {"updates": number, "minutes": round(spent_s / 60, 1), "loss": [loss.item() for loss in losses[-1:]]},
+    )
 
 
 def _resume(state_file: Path, masters: Any) -> tuple[int, float]:
