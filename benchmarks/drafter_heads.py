@@ -41,7 +41,7 @@ from eyas.tree.shape import TreeShape, chain_shape
 Kind = Literal["eagle3", "block"]
 KINDS: tuple[Kind, ...] = ("eagle3", "block")
 NAMES: dict[Kind, str] = {"eagle3": "EAGLE-3", "block": "block"}
-OVERRIDES = {"dtype": "float32", "evaluate_answers": 0, "epochs": 1, "init": "random"}
+OVERRIDES = {"dtype": "float32", "batch_tokens": 256, "evaluate_answers": 0, "epochs": 1, "init": "random"}
 TOKEN_WEIGHT = 1.0  # of a block head, as in recipes/tiny.toml; DSpark's 0.1 learns too slowly from little data
 PROBES = (4, 24)  # updates of the trainings that measure the time of an update
 SHAPES = {
