@@ -1,8 +1,11 @@
 """Compares the speed of all arms of an EAGLE-3 head and a block head at one stream. `prove_drafters.py` calls it.
 
-Each arm is an engine with that arm alone, in bfloat16 and compiled as in `eyas serve`. A block is a list of requests;
-all arms run it one after the other, in rotated order. A figure is the median of the ratios of output tokens per second
-over the blocks, with its bootstrap interval. The best arm of a head is the one with the highest median speed.
+Each arm is an engine with that arm alone, compiled as in `eyas serve`. The models run in bfloat16. On a processor
+without instructions for bfloat16 they run in float32: there, many rows of bfloat16 cost as much as each of them alone.
+
+A block is a list of requests. All arms run it one after the other, in rotated order. A figure is the median of the
+ratios of output tokens per second over the blocks, with its bootstrap interval. The best arm of a head is the one with
+the highest median speed.
 """
 
 import sys
@@ -41,7 +44,7 @@ HOST_STREAMS, HOST_PROMPTS, HOST_PAIRS, MAX_OUTSIDE = 8, 24, 3, 0.1
 
 @dataclass(frozen=True)
 class SpeedBench:
-    """A target in bfloat16 and its two heads."""
+    """A target and its two heads, in the dtype of `speed_dtype`."""
 
     target: Target
     specs: Mapping[Kind, HeadSpec]
@@ -49,8 +52,9 @@ class SpeedBench:
     @staticmethod
     def load(model: str, heads: Mapping[Kind, Path], compiled: bool) -> "SpeedBench":
         """Loads the models, and compiles their forwards if `compiled` is True."""
-        stored: dict[Kind, StoredHead] = {kind: read_head(heads[kind], torch.bfloat16) for kind in KINDS}
-        target = Target.load(model, torch.bfloat16, stored["eagle3"].config.aux_layer_ids)
+        dtype = speed_dtype()
+        stored: dict[Kind, StoredHead] = {kind: read_head(heads[kind], dtype) for kind in KINDS}
+        target = Target.load(model, dtype, stored["eagle3"].config.aux_layer_ids)
         specs: dict[Kind, HeadSpec] = {}
         for kind, one in stored.items():
             require_fit(one, target.info, target.digest)
@@ -60,6 +64,12 @@ class SpeedBench:
             for spec in specs.values():
                 compile_pair(target, spec.head)
         return SpeedBench(target, specs)
+
+    @property
+    def told(self) -> str:
+        """The dtype, and if the forwards run uncompiled, for the names of rows."""
+        name = str(self.target.model.dtype).removeprefix("torch.")
+        return name if self.target.compiled_forward is not None else f"{name}, uncompiled"
 
     def arms(self, kind: Kind) -> dict[str, Arm]:
         """Returns the arms that draft, by the name of a row."""
@@ -73,6 +83,11 @@ class SpeedBench:
             for name, arm in self.arms(kind).items():
                 engines[name] = build_fixed_arm_engine(self.target, spec, arm, 1, context)
         return engines
+
+
+def speed_dtype() -> torch.dtype:
+    """Returns the dtype in which this processor serves fastest."""
+    return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
 
 
 def measure_speed(bench: SpeedBench, prompts: Sequence[Prompt], limit_s: float, where: str) -> Iterator[Row]:
@@ -89,7 +104,7 @@ def measure_speed(bench: SpeedBench, prompts: Sequence[Prompt], limit_s: float, 
     def is_late() -> bool:
         nonlocal runs
         runs += 1
-        return runs >= least_runs and time.monotonic() - began_s > limit_s
+        return runs > least_runs and time.monotonic() - began_s > limit_s
 
     arms = {
         name: lambda block, engine=engine: run_closed_loop(engine, block, MAX_TOKENS)
@@ -97,7 +112,7 @@ def measure_speed(bench: SpeedBench, prompts: Sequence[Prompt], limit_s: float, 
     }
     measured = run_paired(arms, blocks, 1, is_late)  # blocks that did not run before the time was over are empty
     found = {name: [one for rounds in by_block for one in rounds] for name, by_block in measured.items()}
-    yield from _speed_rows(bench, found, f"{where}, 1 stream, {len(found[PLAIN])} blocks")
+    yield from _speed_rows(bench, found, f"{where}, {bench.told}, 1 stream, {len(found[PLAIN])} blocks")
 
 
 def _speed_rows(bench: SpeedBench, found: Mapping[str, Sequence[EngineBlock]], told: str) -> Iterator[Row]:
@@ -139,5 +154,5 @@ def measure_host_time(
     for kind, spec in bench.specs.items():
         engine = build_auto_engine(bench.target, spec, HOST_STREAMS, context)
         share = outside_forwards(engine, spec.head, some, pairs)
-        name = f"{where}, {HOST_STREAMS} streams, {NAMES[kind]} head: share of time outside forwards"
+        name = f"{where}, {bench.told}, {HOST_STREAMS} streams, {NAMES[kind]} head: share of time outside forwards"
         yield Row(name, round(share, 4), f"at most {MAX_OUTSIDE:g}", share <= MAX_OUTSIDE)

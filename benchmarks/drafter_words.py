@@ -2,10 +2,12 @@
 
 All models run in float32. The reference is transformers' own `generate`, which shares no kernel with the engine. Each
 drafter runs with its arms one after the other and drafts for some requests only, and each head also with the budget
-`auto`; both in the plain and in the overlap loop. The note of a row has the acceptance length: above 1, so that
-accepted drafts were compared.
+`auto`; both in the plain and in the overlap loop. The first run of a drafter starts from an empty prefix cache, and the
+later ones find all prompts there. The note of a row has the acceptance length: above 1, so that accepted drafts were
+compared.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +90,7 @@ def measure_words(
         comparison = replace(plain, engine=engine)
         for policy, make_policy in list_policies(spec, engine, with_auto).items():
             for loop in LOOPS:
+                print(f"words: {name}, {policy}, {loop} loop", file=sys.stderr, flush=True)
                 outputs = comparison.run(loop, make_policy())
                 length = acceptance_length(output.rounds for output in outputs if output.accepted)
                 found = {output.request.id: output.token_ids for output in outputs}

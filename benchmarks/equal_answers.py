@@ -51,8 +51,7 @@ class Comparison:
     expected: Answers
 
     def run(self, loop: str, policy: Policy | None) -> list[RequestOutput]:
-        """Returns the engine's outputs, from an empty prefix cache. policy: None: the one that the engine has."""
-        self.engine.clear_prefix_cache()
+        """Returns the engine's outputs. policy: None: the one that the engine has."""
         if policy is not None:
             self.engine.policies[0] = policy
         requests = [Request(prompt.id, prompt.ids, self.max_tokens) for prompt in self.prompts]
@@ -60,6 +59,7 @@ class Comparison:
 
     def answer(self, loop: str, policy: Policy) -> Answers:
         """Returns the engine's answers by prompt id, from an empty prefix cache."""
+        self.engine.clear_prefix_cache()
         return {output.request.id: output.token_ids for output in self.run(loop, policy)}
 
     def compare(self, name: str, found: Answers, note: str = "") -> Row:

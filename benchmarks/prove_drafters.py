@@ -17,9 +17,11 @@ last run. WORK keeps run, heads and small model, so that a later call with the s
     words         greedy answers of every drafter against plain decoding                         float32
     sampling      law of the samples against the exact one, and two wrong rules; a tiny target   float32
     lengths       acceptance length of both heads on held-out answers                            float32
-    speed         tokens per second of all arms of both heads at one stream                      bfloat16
-    calibration   probabilities of nodes, and the budget's expected tokens of a round            bfloat16
-    host          share of the time outside forwards at 8 streams                                bfloat16
+    speed         tokens per second of all arms of both heads at one stream                      bfloat16 *
+    calibration   probabilities of nodes, and the budget's expected tokens of a round            bfloat16 *
+    host          share of the time outside forwards at 8 streams                                bfloat16 *
+
+    * float32 on a processor without instructions for bfloat16
 
 Rows of parts that eyas does not have say "not built" and have no figure. Prints one JSON object for each row and exits
 1 if a row misses its target or has no figure. Progress goes to stderr. Takes about two hours on one core.
@@ -51,7 +53,7 @@ from eyas.model.target_dir import EMBEDDED
 from eyas.recipe import Run, load_recipe
 
 RECIPE = Path(__file__).resolve().parents[1] / "recipes" / "tiny.toml"
-PROMPT_LIMIT, PER_FAMILY, PER_FILE = 1200, 30, 100
+PROMPT_LIMIT, PER_FAMILY, PER_FILE = 1200, 40, 100
 PAIR_PARTS = ("words", "lengths", "speed", "calibration", "host")
 PARTS = (*PAIR_PARTS, "sampling")
 WORD_PROMPTS, WORD_TOKENS = 200, 48
@@ -94,7 +96,7 @@ class Pair:
 
     @cached_property
     def speed_bench(self) -> SpeedBench:
-        """The models in bfloat16."""
+        """The models in the dtype of the speed rows."""
         return SpeedBench.load(self.run.model, self.heads, self.compiled)
 
     @property
@@ -103,15 +105,17 @@ class Pair:
         return interleave_tasks(self.prompts)
 
 
-def words(pair: Pair, small_minutes: float) -> Iterator[Row]:
+def words(pair: Pair, parsed: argparse.Namespace) -> Iterator[Row]:
     """Yields the numbers of equal answers of every drafter."""
+    some = [prompt for prompt in pair.mixed if len(prompt.ids) <= parsed.word_context][:WORD_PROMPTS]
     layers = read_head(pair.heads["eagle3"], torch.float32).config.aux_layer_ids
     answers = pair.run.directory / "conversations"
-    small = make_small_model(pair.work / "small", answers, small_minutes, pair.run.model)
+    small = make_small_model(pair.work / "small", answers, parsed.small_minutes, pair.run.model)
     target = Target.load(pair.run.model, torch.float32, layers)
     specs = load_specs(target, {NAMES[kind]: directory for kind, directory in pair.heads.items()}, small)
-    for row in measure_words(target, specs, pair.mixed[:WORD_PROMPTS], WORD_TOKENS):
-        yield Row(f"{pair.where}: {row.name}", row.figure, row.target, row.ok, row.interval, row.note)
+    for row in measure_words(target, specs, some, WORD_TOKENS):
+        told = f"{pair.where}, prompts of at most {max(len(prompt.ids) for prompt in some):,} tokens"
+        yield Row(f"{told}: {row.name}", row.figure, row.target, row.ok, row.interval, row.note)
 
 
 def speed(pair: Pair) -> Iterator[Row]:
@@ -121,10 +125,10 @@ def speed(pair: Pair) -> Iterator[Row]:
         yield from measure_speed(pair.speed_bench, prompts, pair.seconds, where)
 
 
-def list_parts(pair: Pair, small_minutes: float) -> dict[str, Callable[[], Iterator[Row]]]:
+def list_parts(pair: Pair, parsed: argparse.Namespace) -> dict[str, Callable[[], Iterator[Row]]]:
     """Returns the parts that are measured with a pair, by name."""
     return {
-        "words": lambda: words(pair, small_minutes),
+        "words": lambda: words(pair, parsed),
         "lengths": lambda: measure_lengths(pair.run, pair.heads, HELD_OUT, pair.where),
         "speed": lambda: speed(pair),
         "calibration": lambda: measure_calibration(
@@ -194,7 +198,7 @@ def prove(parsed: argparse.Namespace) -> Iterator[Row]:
     runs = list_runs(parsed) if set(parsed.only) & set(PAIR_PARTS) else {}
     for number, (where, run) in enumerate(runs.items(), 1):
         pair = load_pair(where, run, parsed, number == len(runs))
-        parts = list_parts(pair, parsed.small_minutes)
+        parts = list_parts(pair, parsed)
         for name in PAIR_PARTS:
             if name in parsed.only:
                 print(f"{where}: {name}", file=sys.stderr, flush=True)
@@ -219,6 +223,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path("runs/drafters"))
     parser.add_argument("--train-seconds", type=float, default=540.0, help="processor time for each head")
     parser.add_argument("--small-minutes", type=float, default=3.0, help="processor time for the small model")
+    parser.add_argument("--word-context", type=int, default=4096, help="tokens of the prompts of part words, at most")
     parser.add_argument("--seconds", type=float, default=300.0, help="for the speed on each set of prompts")
     parser.add_argument("--eager", action="store_true", help="do not compile the forwards")
     return print_rows(prove(parser.parse_args()))
