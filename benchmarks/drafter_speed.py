@@ -37,7 +37,7 @@ from eyas.tree.shape import TreeShape
 
 PLAIN = "plain"
 SHAPE = TreeShape(6, 4, 16)
-MAX_TOKENS, BLOCK_PROMPTS, MIN_BLOCKS, MAX_BLOCKS = 96, 3, 3, 15
+MAX_TOKENS, BLOCK_PROMPTS, MIN_BLOCKS, MAX_BLOCKS = 96, 3, 5, 15
 LEAST = 1.10
 HOST_STREAMS, HOST_PROMPTS, HOST_PAIRS, MAX_OUTSIDE = 8, 24, 3, 0.1
 
@@ -104,6 +104,8 @@ def measure_speed(bench: SpeedBench, prompts: Sequence[Prompt], limit_s: float, 
     def is_late() -> bool:
         nonlocal runs
         runs += 1
+        if runs % len(engines) == 0:
+            print(f"{where}: block {runs // len(engines)} of at most {MAX_BLOCKS}", file=sys.stderr, flush=True)
         return runs > least_runs and time.monotonic() - began_s > limit_s
 
     arms = {
