@@ -14,6 +14,7 @@ from drafter_heads import RunData, describe_training, train_heads
 from drafter_sampling import PROMPT, RULES, SHAPE, chi_square, make_specs, make_target, measure_sampling
 from drafter_words import measure_words
 from prove_drafters import NOT_BUILT, main
+from prove_engine import outside_forwards
 from result_rows import Row
 from tests.drafters.blocks import SLOTS, block_spec, random_block
 from tests.engine.small import random_draft
@@ -88,6 +89,16 @@ def test_graded_nodes_are_those_below_accepted_ones(tmp_path: Path) -> None:
         assert sum(float(hits_X.sum()) for hits_X in nodes.hits) == nodes.accepted - nodes.rounds > 0
         assert all(0 < float(prob) <= 1 for probs_X in nodes.probs for prob in probs_X)
         assert nodes.rounds < nodes.promised < nodes.rounds * (SHAPE.depth + 1)
+
+
+def test_the_time_outside_forwards_is_a_share_of_all_time(
+    target: Target, prompts: list[Prompt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prove_engine.MAX_TOKENS", 12)
+    for spec in (random_draft(target, TREE), block_spec(random_block(target), target, TREE)):
+        share = outside_forwards(Engine(target, [spec], 2, 128), spec.head, prompts[:2], 1)
+        assert 0 < share < 1
+        assert not {"forward", "step"} & (vars(target).keys() | vars(spec.head).keys()), "nothing is timed any more"
 
 
 def test_calibration_of_known_nodes() -> None:
