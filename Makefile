@@ -19,6 +19,7 @@
 # make prove-production   serving, export formats and clients, against vLLM, OpenVINO, AIPerf and guidellm
 # make prove-clients      what clients and operators need: tool calls, metrics (DATA=DIR: BFCL's cases; Debian's prometheus)
 # make prove-speed        the budget beside plain decoding and every fixed arm (TARGET=DIR HEAD=DIR PROMPTS=FILE: another pair)
+# make prove-drafters     EAGLE-3, block head, prompt lookup and small model (RUN=DIR PROMPTS='FILE ...': also on that run's target)
 # make prove-gpu          tests, equal answers, speed and memory on a GPU, as a page (MINUTES=N OUT=DIR; SOAK=1: 20 minutes more)
 # make prove-plain        size, structure, texts and speed of the source, against the commit before the split
 # make interop            clients such as LangChain and openai-agents run a task against `eyas serve`
@@ -51,7 +52,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-overlap prove-data prove-training prove-production prove-clients prove-speed prove-gpu prove-plain peers-training \
+.PHONY: help quickstart test test-full check reference soak interop peers test-peers peers-llamacpp prove-spine prove-engine prove-overlap prove-data prove-training prove-production prove-clients prove-speed prove-drafters prove-gpu prove-plain peers-training \
   peers-clients peers-privacy audit pin image-eyas image-eyas-gpu image-sglang image-vllm clean
 .DELETE_ON_ERROR:
 
@@ -208,6 +209,10 @@ prove-clients: $(DEV) $(PEERS)/clients/.installed $(PEERS)/vllm/.installed $(PEE
 prove-speed: $(EYAS)
 	@$(BIN)/python benchmarks/budget_speed.py $(if $(TARGET),--target "$(TARGET)") $(if $(HEAD),--head "$(HEAD)") \
 	  $(if $(PROMPTS),--prompts "$(PROMPTS)")
+
+prove-drafters: $(EYAS)
+	@$(BIN)/python benchmarks/prove_drafters.py $(if $(RUN),--run $(RUN)) $(if $(PROMPTS),--prompts $(PROMPTS)) \
+	  $(if $(TARGET),--target "$(TARGET)") $(if $(EAGLE3),--eagle3 "$(EAGLE3)") $(if $(BLOCK),--block "$(BLOCK)")
 
 # The installed packages include a torch for CUDA only if the index has one; with another Python:
 # python3 -m benchmarks.gpu

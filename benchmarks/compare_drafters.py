@@ -55,11 +55,11 @@ DTYPE = torch.bfloat16
 PLAIN, HEAD, SMALL = "plain", "head", "small model, chain of 3"
 
 
-def make_small_model(work: Path, answers: Path | None, minutes: float) -> Path:
-    """Returns the directory of the small model. Trains it on answers of the target if the directory has none."""
+def make_small_model(work: Path, answers: Path | None, minutes: float, model: str = EMBEDDED) -> Path:
+    """Returns the directory of the small model of a target. Trains it on its answers if the directory has none."""
     place = work / "target"
     if not (place / "made.json").is_file():
-        target = Target.load(EMBEDDED)
+        target = Target.load(model)
         source = answer_training_prompts(work, CONVERSATIONS) if answers is None else answers
         rows = [row for one in read_conversation_dir(source) for row in render(one, target.tokenizer)]
         examples = [Example(list(row.ids), [1.0 if taught else 0.0 for taught in row.loss_mask]) for row in rows]
@@ -77,7 +77,7 @@ def make_small_model(work: Path, answers: Path | None, minutes: float) -> Path:
             rms_norm_eps=1e-5,
         )
         tokenizer = target.tokenizer
-        assert isinstance(tokenizer, PreTrainedTokenizerFast), "the embedded target has a fast tokenizer"
+        assert isinstance(tokenizer, PreTrainedTokenizerFast), "these targets have fast tokenizers"
         train(examples, config, tokenizer, work, minutes)
     return place
 

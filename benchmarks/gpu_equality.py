@@ -15,121 +15,35 @@ import random
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import cycle
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
+from equal_answers import LOOPS, ArmsInTurn, Comparison, generate_answers
 from gpu_bandwidth import find_device
 from result_rows import Row, print_rows
 
 from eyas.bench.lossless_check import load_reference_model, read_references
-from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
+from eyas.bench.workload import interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import build_budget
 from eyas.engine.engine import Engine
-from eyas.engine.loops import RequestList, overlap_loop, plain_loop
+from eyas.engine.loops import overlap_loop
 from eyas.engine.request import Request, RequestOutput
 from eyas.formats.head_dir import read_head
 from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import resolve_head
-from eyas.speculation.arms import OFF, Arm, default_arms
-from eyas.speculation.batch_load import BatchLoad, FixedArm, Policy, SpeculationDecision
+from eyas.speculation.arms import default_arms
+from eyas.speculation.batch_load import FixedArm, Policy
 from eyas.tree.sampling import SamplingParams
 
 PER_FAMILY, PROMPTS, MAX_TOKENS = 30, 200, 48
 TINY_PROMPTS, TINY_TOKENS = 3, 6
-SLOTS, REFERENCE_BATCH = 32, 50
-LOOPS = {"plain": plain_loop, "overlap": overlap_loop}
+SLOTS = 32
 SOAK_GROWTH = 0.01  # of the memory, from the first tenth of a soak to its end
 FIRST_ARMS = ("off", "tree16", "chain5")  # compared first, in case the time ends
-
-Answers = dict[str, list[int]]
-
-
-class ArmsInTurn(FixedArm):
-    """A policy that runs one arm after another. Of several requests, a random part drafts."""
-
-    def __init__(self, arms: Sequence[Arm]) -> None:
-        self.arms = tuple(arms)
-        self._next, self._random = cycle(arms), random.Random(0)
-
-    def decide(self, load: BatchLoad) -> SpeculationDecision:
-        """Returns the decision to run the next arm."""
-        arm = next(self._next)
-        drafts = tuple(arm.shape is not None and self._random.random() < 0.7 for _ in load.contexts)
-        return SpeculationDecision(arm if any(drafts) else OFF, drafts, arm, load)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The engine with the embedded pair, the reference model, the prompts and the reference answers."""
-
-    engine: Engine
-    model: Any
-    prompts: list[Prompt]
-    max_tokens: int
-    expected: Answers
-
-    def answer(self, loop: str, policy: Policy) -> Answers:
-        """Returns the engine's answers by prompt id, from an empty prefix cache."""
-        self.engine.clear_prefix_cache()
-        self.engine.policies[0] = policy
-        requests = [Request(prompt.id, prompt.ids, self.max_tokens) for prompt in self.prompts]
-        outputs = LOOPS[loop](self.engine, RequestList(requests))
-        return {output.request.id: output.token_ids for output in outputs}
-
-    def compare(self, name: str, found: Answers) -> Row:
-        """Returns the row of these answers."""
-        differing = [prompt for prompt in self.prompts if found[prompt.id] != self.expected[prompt.id]]
-        equal, count = len(self.prompts) - len(differing), len(self.prompts)
-        gaps = [gap for prompt in differing if (gap := self.logit_gap(prompt, found[prompt.id])) is not None]
-        notes = [f"{len(differing)} differ"] if differing else []
-        notes += [f"logits at the first wrong token differ by at most {max(gaps):.2g}"] if gaps else []
-        return Row(name, equal, f"{count} of {count}", not differing, note=", ".join(notes))
-
-    @torch.inference_mode()
-    def logit_gap(self, prompt: Prompt, found: list[int]) -> float | None:
-        """Returns the reference's logit of its token minus that of the other, where answers first differ.
-
-        Returns None if one answer is the beginning of the other.
-        """
-        expected = self.expected[prompt.id]
-        pairs = zip(expected, found, strict=False)
-        at = next((step for step, (right, wrong) in enumerate(pairs) if right != wrong), None)
-        if at is None:
-            return None
-        ids_1T = torch.tensor([[*prompt.ids, *expected[:at]]], device=self.model.device)
-        logits_W = self.model(ids_1T).logits[0, -1]
-        return float(logits_W[expected[at]] - logits_W[found[at]])
-
-
-@torch.inference_mode()
-def generate_answers(model: Any, prompts: Sequence[Prompt], max_tokens: int) -> Answers:
-    """Returns the greedy answers of transformers' generate by prompt id, cut behind the end-of-turn token."""
-    eos = model.generation_config.eos_token_id
-    eos_ids = set(eos if isinstance(eos, list) else [eos])
-    answers: Answers = {}
-    ordered = sorted(prompts, key=lambda prompt: len(prompt.ids))
-    for first in range(0, len(ordered), REFERENCE_BATCH):
-        some = ordered[first : first + REFERENCE_BATCH]
-        width = max(len(prompt.ids) for prompt in some)
-        pads = [width - len(prompt.ids) for prompt in some]
-        ids_BT = torch.tensor([[0] * pad + list(prompt.ids) for pad, prompt in zip(pads, some, strict=True)])
-        mask_BT = (torch.arange(width) >= torch.tensor(pads)[:, None]).long()
-        out_BT = model.generate(
-            ids_BT.to(model.device),
-            attention_mask=mask_BT.to(model.device),
-            do_sample=False,
-            max_new_tokens=max_tokens,
-        )
-        for prompt, ids in zip(some, out_BT[:, width:].tolist(), strict=True):
-            end = next((step for step, token in enumerate(ids) if token in eos_ids), len(ids) - 1)
-            answers[prompt.id] = ids[: end + 1]
-    return answers
 
 
 def load_comparison(device: torch.device, tiny: bool) -> Comparison:
