@@ -113,7 +113,7 @@ class WatchedAcceptance:
     def observe(self, report: RoundReport) -> None:
         """Counts the rounds of the requests, then learns from them."""
         for trace in report.traces:
-            estimates = self._budget.acceptance_model.expected(trace.context)
+            estimates = self._budget.acceptance_model.expected([trace.context])
             self.expected += estimates.tokens[self.arms.index(trace.arm)]
             self.brought += trace.num_tokens
         self._budget.observe(report)

@@ -310,7 +310,9 @@ def write_metrics_page() -> str:
     groups: dict[str, Callable[[str], bool]] = {
         "Requests and memory, under vLLM's names": lambda name: "vllm:" in name and "spec_decode" not in name,
         "Speculation, under vLLM's names": lambda name: "spec_decode" in name,
-        "Speculation, under names of eyas": lambda name: re.search("eyas_(arm|rounds|speedup)", name) is not None,
+        "Speculation, under names of eyas": lambda name: (
+            re.search("eyas_(arm|rounds|speedup|forecast)", name) is not None
+        ),
         "Waits for the device, under a name of eyas": lambda name: "eyas_device" in name,
         "Requests, under a name of eyas": lambda name: "eyas_aborted" in name,
         "Under SGLang's names": lambda name: "sglang:" in name,
@@ -325,8 +327,8 @@ def write_metrics_page() -> str:
         "Look up here every metric of `eyas serve`. The server answers `GET /metrics` in the text format of "
         "Prometheus. Every sample about the model has the labels `model_name` (the served name) and `engine` (always "
         "0). The metrics "
-        "`eyas_speedup_*` appear after rounds with and without speculation have been measured. [The "
-        "glossary](../glossary.md) explains the terms.",
+        "`eyas_speedup_*` appear after rounds with and without speculation have been measured, `eyas_forecast_ratio` "
+        "after 20 rounds. [The glossary](../glossary.md) explains the terms.",
     ]
     for title, belongs in groups.items():
         lines += ["", f"## {title}", ""]
@@ -339,7 +341,9 @@ def render_full_page() -> bytes:
     """Returns the page of a server with a canary head and a prompt sampler."""
     canary = CanaryStatus("running", 0.1, Ratio(1.0, Interval(1.0, 1.0)), {"head": 1}, {"head": 1})
     counters, speedup = EngineCounters(accepted_per_position=[0]), SpeedupEstimate(1.0, 1.0, 1.0, 1.0)
-    stats = EngineStats(0, 0, 0, kv_total=1, counters=counters, speedup=speedup, canary=canary)
+    stats = EngineStats(
+        0, 0, 0, kv_total=1, counters=counters, speedup=speedup, canary=canary, forecast={"tokens": 1.0}
+    )
     with tempfile.TemporaryDirectory() as directory:
         sampler = PromptSampler(SampleOptions(Path(directory)), _refuse, (), (), print)
         try:

@@ -154,10 +154,8 @@ class Budget:
         self.arms = tuple(arms)
         self.latency_model = LatencyModel(table)
         self.acceptance_model = acceptance_model or AcceptanceModel(arms)
-        self.num_switches = 0
         self._catch_up_seconds: Callable[[int], float] = lambda lag: catch_up_seconds(lag) if lag else 0.0
-        self.forecast_check = ForecastCheck()
-        self._speedups = SpeedupEstimator()
+        self.num_switches, self.forecast_check, self._speedups = 0, ForecastCheck(), SpeedupEstimator()
         self._arm_index = {arm: index for index, arm in enumerate(arms)}
         self._incumbents: dict[int, _Incumbent] = {}
         self._exploration: _Exploration | None = None
@@ -296,11 +294,11 @@ class Budget:
         if not incumbent.surveyed_last:
             return None
         sds = self.latency_model.ratio_sds(bucket, incumbent.arm)
-        best = rates[incumbent.arm]
+        best, rounds = rates[incumbent.arm], incumbent.survey_rounds
         candidates = [
             arm
             for arm, (rate, sd) in enumerate(zip(rates, sds, strict=True))
-            if sd > SURVEY_SD and rate * (1 + 2 * sd) > best and incumbent.survey_rounds[arm] < SURVEY_ROUNDS
+            if sd > SURVEY_SD and rate * (1 + 2 * sd) > best and rounds[arm] < SURVEY_ROUNDS
         ]
         incumbent.survey_open = bool(candidates)
         return max(candidates, key=sds.__getitem__, default=None)
