@@ -146,14 +146,9 @@ def measure(bench: Bench, streams: int, limit_s: float) -> Iterator[Row]:
     ends_s = time.monotonic() + limit_s
     while len(speeds[AUTO]) < MAX_BLOCKS and (len(speeds[AUTO]) < MIN_BLOCKS or time.monotonic() < ends_s):
         number = len(speeds[AUTO])
-        prompts = bench.block(1 + number, streams)
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            engine = bench.build_auto(streams) if name == FRESH else engines[name]
-            began_s = time.process_time()
-            result = run_closed_loop(engine, prompts, MAX_TOKENS).result
-            seconds = time.process_time() - began_s if bench.counts_cpu_time else result.seconds
-            speeds[name].append(result.output_tokens / seconds)
+        running = {**engines, FRESH: bench.build_auto(streams)}
+        for name, speed in run_block(bench, running, bench.block(1 + number, streams), number, streams).items():
+            speeds[name].append(speed)
         told = ", ".join(f"{name} {values[-1]:.0f}" for name, values in speeds.items())
         print(f"{streams} streams, block {number + 1}: {told}", file=sys.stderr, flush=True)
         if number + 1 >= MIN_BLOCKS and all(is_exact(speeds, name) for name in (AUTO, FRESH)):
@@ -168,6 +163,27 @@ def measure(bench: Bench, streams: int, limit_s: float) -> Iterator[Row]:
     low, high = EXPECTED
     is_near = low <= budget.realised <= high
     yield Row(f"realised over expected tokens/s, {at}", round(budget.realised, 3), f"{low} to {high}", is_near)
+
+
+def run_block(
+    bench: Bench, engines: Mapping[str, Engine], prompts: Sequence[Prompt], number: int, streams: int
+) -> dict[str, float]:
+    """Runs a block with every engine in rotated order. Returns the tokens per second of each.
+
+    With one stream the engines take turns after each request, so that a machine whose speed drifts is as fast for all.
+    With more streams a turn is the whole block, because the last requests of a turn run alone.
+    """
+    size = 1 if streams == 1 else len(prompts)
+    names, turns = list(engines), [prompts[start : start + size] for start in range(0, len(prompts), size)]
+    tokens, seconds = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    for turn, some in enumerate(turns, number * len(turns)):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            began_s = time.process_time()
+            result = run_closed_loop(engines[name], some, MAX_TOKENS).result
+            seconds[name] += time.process_time() - began_s if bench.counts_cpu_time else result.seconds
+            tokens[name] += result.output_tokens
+    return {name: tokens[name] / seconds[name] for name in names}
 
 
 def is_exact(speeds: Mapping[str, Sequence[float]], name: str) -> bool:
