@@ -141,7 +141,7 @@ def test_a_start_that_is_not_there_is_refused(target: Target, features: Path, tm
 def test_a_small_head_learns_by_every_loss(target: Target, features: Path, loss: LossName, newer: bool) -> None:
     """Acceptance grows at every step, on the texts that it is taught."""
     options = HeadOptions(fc_norm=newer, norm_output=newer)
-    config = dataclasses.replace(CONFIG, updates=80, log_every=5, loss=loss, head=options, learning_rate=1e-2)
+    config = dataclasses.replace(CONFIG, updates=120, log_every=5, loss=loss, head=options, learning_rate=1e-2)
     trainer = Trainer(config, Features(features), target)
     trainer.train(Path("/nonexistent"), "", progress=False)
     before_K, after_K = (
