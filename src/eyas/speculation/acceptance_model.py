@@ -19,7 +19,7 @@ The estimates start from the head's acceptance.json (`AcceptancePrior`), or else
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,13 +94,13 @@ class _Table:
         hazards_FD: The hazards by family and depth.
         weights_FD: The weighted number of rounds behind each hazard.
         round: The number of the round of the last update.
-        expected: The expected tokens of one request by arm, and the optimistic ones; None before they are needed.
+        expected: The expected tokens of one request, computed from the hazards; None before they are needed.
     """
 
     hazards_FD: np.ndarray
     weights_FD: np.ndarray
     round: int
-    expected: tuple[np.ndarray, np.ndarray] | None = None
+    expected: ExpectedTokens | None = None
 
 
 @dataclass(frozen=True)
@@ -151,23 +151,30 @@ class AcceptanceModel:
         self._counted_arm: Arm | None = None
         self._learned_round = 0
 
-    def expected(self, contexts: Iterable[int]) -> ExpectedTokens:
+    def expected(self, contexts: Sequence[int]) -> ExpectedTokens:
         """Returns the sums over requests with these numbers of tokens before the root; zeros without a request.
 
         The estimates of a request come from the nearest context bucket with data, or from the prior if there is no
         data.
         """
+        if len(contexts) == 1:
+            return self._expected_of(context_bucket(contexts[0], FIRST_BUCKET))
         tokens_A = optimistic_A = np.zeros(len(self._place))
         for bucket, count in Counter(context_bucket(context, FIRST_BUCKET) for context in contexts).items():
-            table = self._nearest(bucket)
-            if table.expected is None:
-                hazards_FD, weights_FD = table.hazards_FD, table.weights_FD
-                # The term 1 / 4n keeps a spread after a few rounds without a hit.
-                spread_FD = np.sqrt((hazards_FD * (1 - hazards_FD) + 0.25 / weights_FD) / weights_FD)
-                table.expected = self._by_arm(hazards_FD), self._by_arm(np.minimum(hazards_FD + spread_FD, 1.0))
-            tokens_A = tokens_A + count * table.expected[0]
-            optimistic_A = optimistic_A + count * table.expected[1]
+            one = self._expected_of(bucket)
+            tokens_A = tokens_A + np.multiply(count, one.tokens)
+            optimistic_A = optimistic_A + np.multiply(count, one.optimistic)
         return ExpectedTokens(tokens_A.tolist(), optimistic_A.tolist())
+
+    def _expected_of(self, bucket: int) -> ExpectedTokens:
+        table = self._nearest(bucket)
+        if table.expected is None:
+            hazards_FD, weights_FD = table.hazards_FD, table.weights_FD
+            # The term 1 / 4n keeps a spread after a few rounds without a hit.
+            spread_FD = np.sqrt((hazards_FD * (1 - hazards_FD) + 0.25 / weights_FD) / weights_FD)
+            optimistic = self._by_arm(np.minimum(hazards_FD + spread_FD, 1.0))
+            table.expected = ExpectedTokens(self._by_arm(hazards_FD), optimistic)
+        return table.expected
 
     def observe(self, traces: Sequence[AcceptanceTrace]) -> None:
         """Learns from the acceptance traces of one round. Requirement: all traces are of the same arm.
@@ -248,11 +255,12 @@ class AcceptanceModel:
             return self._prior
         return self._tables[min(self._tables, key=lambda other: (abs(other - bucket), other))]
 
-    def _by_arm(self, hazards_FD: np.ndarray) -> np.ndarray:
+    def _by_arm(self, hazards_FD: np.ndarray) -> list[float]:
         """Returns the expected tokens 1 + h0 + h0 h1 + ... of each arm; 1 for the arm `off`."""
         reached_FD = hazards_FD.cumprod(axis=1).cumsum(axis=1)
-        places = self._place.values()
-        return np.array([1.0 if place is None else 1.0 + reached_FD[place[0], place[1] - 1] for place in places])
+        return [
+            1.0 if place is None else 1.0 + float(reached_FD[place[0], place[1] - 1]) for place in self._place.values()
+        ]
 
 
 def _build_prior(largest: Sequence[Arm], prior: AcceptancePrior) -> _Table:
