@@ -10,8 +10,8 @@ ratios of blocks. The first block of an engine with a fresh budget has at least 
 With --clock cpu and one thread (OMP_NUM_THREADS=1), a second is one of this process's processor time, so that other
 processes on the machine hardly matter. The budget itself always learns from the clock on the wall.
 
-Realised over expected: tokens per second of the arms that the budget chose, over what its two models expected of them
-when the round was reported, after the first block.
+Realised over expected: tokens per second of the arms that the budget chose, over what it expected of them, after the
+first block. It comes from the budget's `ForecastCheck`, in which newer rounds count more.
 
 Prints one JSON object for each row, and exits 1 if a row misses its target. Progress goes to stderr.
 """
@@ -44,6 +44,7 @@ from eyas.model.target_dir import EMBEDDED
 from eyas.speculation.arms import OFF, Arm, default_arms
 from eyas.speculation.batch_load import RoundReport
 from eyas.speculation.budget import Budget
+from eyas.speculation.forecast_check import ForecastCheck
 from eyas.tree.intervals import median_interval
 from eyas.tree.shape import TreeShape
 
@@ -57,36 +58,28 @@ OVER_PLAIN, OVER_BEST, FIRST_OVER_BEST, EXPECTED = 0.98, 0.97, 0.93, (0.95, 1.05
 
 
 class WatchedBudget:
-    """A budget that adds up what its models expect of each round that ran, and what the round brought."""
+    """A budget that counts the rounds of each arm."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self.arms = budget.arms
-        self.decide = budget.decide
+        self.arms, self.decide = budget.arms, budget.decide
         self.watch()
 
     def watch(self) -> None:
-        """Sets all counts to zero."""
-        self.expected_tokens = self.expected_s = self.tokens = self.seconds = 0.0
+        """Forgets all rounds so far."""
+        self.budget.forecast_check = ForecastCheck()
         self.rounds: Counter[str] = Counter()
 
     def observe(self, report: RoundReport) -> None:
         """Counts the round, then learns from it."""
-        decision, load = report.decision, report.decision.load
-        self.rounds[decision.arm.name] += 1
-        if report.seconds is not None and decision.arm == decision.best_arm:
-            index = self.arms.index(decision.arm)
-            acceptance = self.budget.acceptance_model
-            self.expected_tokens += acceptance.expected(load.contexts).tokens[index]
-            self.expected_s += self.budget.latency_model.seconds_of(index, load)
-            self.tokens += report.num_tokens
-            self.seconds += report.seconds
+        self.rounds[report.decision.arm.name] += 1
         self.budget.observe(report)
 
     @property
     def realised(self) -> float:
         """Tokens per second of the rounds, over the expected tokens per second."""
-        return (self.tokens / self.seconds) / (self.expected_tokens / self.expected_s)
+        ratios = self.budget.forecast_check.ratios()
+        return ratios["tokens"] / ratios["seconds"]
 
 
 @dataclass

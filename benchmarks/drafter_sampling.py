@@ -14,6 +14,7 @@ B requests, M tree nodes, S path slots, W words, T rows, V draft vocabulary.
 
 import dataclasses
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import product
@@ -141,7 +142,7 @@ def count_answers(target: Target, spec: HeadSpec, seeds: range) -> tuple[Tensor,
 # --- two wrong rules -------------------------------------------------------------------------------------------------
 
 
-class WrongRule:
+class WrongRule(ABC):
     """A wrong walk in the place of that of a round. It reads the logits of all nodes."""
 
     def __init__(self) -> None:
@@ -173,9 +174,9 @@ class WrongRule:
         """Returns a token of each row."""
         return torch.multinomial(probs_BW, 1, generator=self._generator)[:, 0]
 
+    @abstractmethod
     def verify(self, tree: Tree, ids_BM: Tensor) -> AcceptedPath:
         """Returns the accepted paths of the wrong rule. ids_BM: the tokens of the right rule."""
-        raise NotImplementedError
 
 
 class TokenTestedTwice(WrongRule):
@@ -237,7 +238,7 @@ def measure_sampling(directory: Path, draws: int, control_draws: int) -> Iterato
     """
     target = make_target(directory)
     exact = exact_probabilities(directory)
-    first = 0  # each run has seeds of its own: equal seeds give equal answers, whatever is drafted
+    first = 0  # each run has other seeds, because equal seeds give equal answers, whatever is drafted
     for name, spec in make_specs(target).items():
         for rule in (None, *RULES):
             count = draws if rule is None else control_draws

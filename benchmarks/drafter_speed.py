@@ -29,6 +29,7 @@ from eyas.engine.engine import Engine
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import StoredHead, read_head
 from eyas.kernels.aot_compile import compile_pair
+from eyas.model.devices import multiplies_bfloat16
 from eyas.model.target import Target
 from eyas.speculation.arms import Arm, default_arms
 from eyas.tree.acceptance_length import acceptance_length
@@ -87,7 +88,7 @@ class SpeedBench:
 
 def speed_dtype() -> torch.dtype:
     """Returns the dtype in which this processor serves fastest."""
-    return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+    return torch.bfloat16 if multiplies_bfloat16(torch.device("cpu")) else torch.float32
 
 
 def measure_speed(bench: SpeedBench, prompts: Sequence[Prompt], limit_s: float, where: str) -> Iterator[Row]:

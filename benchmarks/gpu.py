@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu [--minutes 8] [--out DIR] [--only PART ...] [--tiny] [--soak]
 
-Needs torch, triton, transformers, numpy and pydantic. Each part runs in a process of its own, so a crash, a
-hang or a lack of memory loses nothing of the others. Parts run in the order of their value; a part that cannot finish
+Needs torch, triton, transformers, numpy and pydantic. Each part runs in its own process, so a crash, a hang or a lack
+of memory loses nothing of the others. Parts run in the order of their value; a part that cannot finish
 in the rest of the minutes is not started. DIR gets four files:
 
     rows.jsonl    one JSON object for each row, appended as soon as it is measured; before them, the machine

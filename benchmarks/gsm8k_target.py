@@ -33,6 +33,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
+from eyas.model.devices import multiplies_bfloat16
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tools"))  # make_embedded.py is a script, not part of the package
 
@@ -260,9 +262,7 @@ def train(
 
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    # Without instructions for bfloat16, a processor multiplies float32 faster.
-    has_bf16 = device.type == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    model = new_model(config, torch.bfloat16 if has_bf16 else torch.float32).to(device)
+    model = new_model(config, torch.bfloat16 if multiplies_bfloat16(device) else torch.float32).to(device)
     print(f"model: {sum(weight.numel() for weight in model.parameters()) / 1e6:.1f} M parameters", file=sys.stderr)
     masters = Masters(model, Plan(steps=SCHEDULE_STEPS, warmup_steps=SCHEDULE_STEPS // 30))
     number, spent_s = _resume(work / "state.pt", masters)

@@ -3,7 +3,7 @@
 The package eyas.data does not import the engine. `recipe.Run.build_responder` passes an `EngineResponder` to it.
 """
 
-import contextlib
+import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from eyas.kernels.aot_compile import CompileError, compile_pair
 from eyas.model.target import Target
 from eyas.tree.sampling import SamplingParams
 
-IDLE_SHARE = 16  # at most one of so many slots of a running engine waits for others, to start together
+IDLE_SHARE = 16  # a running engine admits questions once one slot in IDLE_SHARE is free
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,10 @@ class EngineResponder:
         """
         source, is_cuda = _QuestionSource(questions, self.config.seed), self.target.model.device.type == "cuda"
         if is_cuda:
-            with contextlib.suppress(CompileError):  # forwards then run uncompiled
+            try:
                 compile_pair(self.target, None)
+            except CompileError as error:
+                print(f"eyas: warning: Forwards run uncompiled: {error.problem}.", file=sys.stderr)
         while (question := source.peek()) is not None:
             context = 1 << (_num_positions(question) - 1).bit_length()
             engine = Engine(self.target, (), self.config.batch_size, context)
@@ -62,8 +64,7 @@ class _QuestionSource:
 
         A running engine gets several questions at once, because a prefill in each step would cost more than idle slots.
         """
-        num_used = len(engine.scheduler.running) + len(engine.scheduler.waiting)
-        if num_used > 0 and engine.max_running - num_used < engine.max_running // IDLE_SHARE:
+        if not engine.is_idle and engine.num_free < engine.max_running // IDLE_SHARE:
             return True
         while engine.has_capacity and (question := self.peek()) and _num_positions(question) <= engine.max_context:
             self.pending, decoding = None, question.decoding

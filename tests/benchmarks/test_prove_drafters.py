@@ -51,7 +51,7 @@ def test_the_statistic_finds_both_wrong_rules(tmp_path: Path) -> None:
     rows = list(measure_sampling(tmp_path, 1000, 700))
     assert len(rows) == 2 * (1 + len(RULES))
     assert [row for row in rows if not row.ok] == []
-    assert len({row.figure for row in rows if "control" not in row.name}) == 2, "each head has samples of its own"
+    assert len({row.figure for row in rows if "control" not in row.name}) == 2, "the samples of the two heads differ"
 
 
 def test_chi_square_by_hand() -> None:

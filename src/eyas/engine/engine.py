@@ -105,9 +105,14 @@ class Engine:
         return not self.scheduler.running and not self.scheduler.waiting
 
     @property
+    def num_free(self) -> int:
+        """The number of further requests that fit before `max_running` requests run or wait."""
+        return self.max_running - len(self.scheduler.running) - len(self.scheduler.waiting)
+
+    @property
     def has_capacity(self) -> bool:
         """True if fewer than `max_running` requests are running or waiting."""
-        return len(self.scheduler.running) + len(self.scheduler.waiting) < self.max_running
+        return self.num_free > 0
 
     def max_new_tokens(self, request: Request) -> int:
         """Returns the maximum number of output tokens of the request. Raises InputError if the request is not valid."""

@@ -20,6 +20,11 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Returns True if the device has instructions for bfloat16. Other CPUs multiply float32 many times as fast."""
+    return device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def own_memory() -> dict[int, int]:
     """Returns the free bytes of each CUDA device of this process.
 

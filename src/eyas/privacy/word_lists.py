@@ -220,7 +220,7 @@ def person_names(part: str, language: str) -> tuple[str, ...]:
 
     Args:
         part: "first" for first names, "last" for last names.
-        language: The language (ISO 639-1). One without names of its own has those of English.
+        language: The language (ISO 639-1). A language without lists of names gets the English ones.
     """
     locale = _LOCALES["names"].get(language, "en_US")
     tables = ("surnames",) if part == "last" else tuple(_GIVEN_NAMES)

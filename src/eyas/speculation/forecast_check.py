@@ -23,11 +23,12 @@ class ForecastCheck:
         self, num_rounds: int, tokens: float, expected_tokens: float, seconds: float, expected_s: float
     ) -> None:
         """Adds rounds of one kind, with the sums over all of them."""
-        new = {"rounds": num_rounds, "tokens": tokens, "expected_tokens": expected_tokens}
-        new |= {"seconds": seconds, "expected_s": expected_s}
         fade = 0.5 ** (num_rounds / HALF_LIFE)
-        for name, value in new.items():
-            setattr(self, name, getattr(self, name) * fade + value)
+        self.rounds = self.rounds * fade + num_rounds
+        self.tokens = self.tokens * fade + tokens
+        self.expected_tokens = self.expected_tokens * fade + expected_tokens
+        self.seconds = self.seconds * fade + seconds
+        self.expected_s = self.expected_s * fade + expected_s
 
     def ratios(self) -> dict[str, float]:
         """Returns what happened over what was expected, for "tokens" and "seconds"; {} after too few rounds."""

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from eyas.base import provenance
@@ -22,7 +21,7 @@ from eyas.evaluation.replay import HeldOutRows, sample_held_out
 from eyas.features.reader import Features
 from eyas.formats.config import HeadMetadata
 from eyas.formats.head_dir import digest_head, write_head
-from eyas.model.devices import DTYPES
+from eyas.model.devices import DTYPES, multiplies_bfloat16
 from eyas.model.target import Target
 from eyas.train.checkpoint import remove_checkpoint
 from eyas.train.config import TrainConfig
@@ -87,8 +86,7 @@ def run(
         StorageError: If the storage is full or not writable.
     """
     started_s = time.time()
-    is_slow = target.model.device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    computed = dataclasses.replace(config, dtype="float32") if is_slow else config
+    computed = config if multiplies_bfloat16(target.model.device) else dataclasses.replace(config, dtype="float32")
     features = Features(features_dir, DTYPES[computed.dtype], target)
     features.check_target(target.digest)
     if config.init != RANDOM and Path(config.init).resolve() == out_dir.resolve():

@@ -38,6 +38,7 @@ _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _MIN_TEMPERATURE = 1e-5  # vLLM's; a division by less may overflow fp32
 _BLOCK_TOKENS = 64
+GREEDY = (0.0, -math.inf, math.inf, 0.0)  # the settings of a greedy request in `SamplingBatch.settings_RC`
 _NO_PENALTY = "Use 0 for no penalty"
 # Allowed values of the settings that are numbers; the bounds of penalties are OpenAI's.
 _BOUNDS: dict[str, tuple[Callable[[float], bool], str, str]] = {
@@ -208,7 +209,7 @@ class SamplingBatch:
     @classmethod
     def from_settings(cls, host_RC: NDArray[np.float64], settings_RC: Tensor, adjusts: bool) -> Self:
         """Builds the batch from the result of `settings_array`, on the host and on the device."""
-        any_drawn, any_min_p, any_top_k, any_top_p = (host_RC != (0.0, -math.inf, math.inf, 0.0)).any(axis=0).tolist()
+        any_drawn, any_min_p, any_top_k, any_top_p = (host_RC != GREEDY).any(axis=0).tolist()
         any_greedy = bool((host_RC[:, 0] == 0).any())
         return cls(settings_RC, not any_drawn, any_greedy, any_min_p, any_top_k, any_top_p, adjusts)
 
@@ -259,7 +260,7 @@ class SamplingBatch:
 def settings_array(params: Sequence[SamplingParams]) -> NDArray[np.float64]:
     """Returns the values of `SamplingBatch.settings_RC` on the host."""
     settings = [
-        (0.0, -math.inf, math.inf, 0.0)
+        GREEDY
         if request.is_greedy
         else (
             request.temperature,
