@@ -1,4 +1,4 @@
-"""Trains a target of 34 million parameters on GSM8K and Python code, for gsm8k_benchmark.py.
+"""Trains a target of 34 million parameters on GSM8K, Python code, edits and tool calls, for gsm8k_benchmark.py.
 
     python benchmarks/gsm8k_target.py SOURCE WORK MINUTES
 
@@ -7,8 +7,9 @@
     WORK/examples.pt    the tokens of all texts; they are made once, in about four minutes
     WORK/state.pt       the training state, saved every minute; a later call resumes from it
 
-The code is functions with docstrings of installed packages under permissive licences. Optimizer, loss and attention
-come from tools/make_embedded.py, which made the embedded target.
+The code is functions with docstrings of installed packages under permissive licences. copied_texts.py makes edits of
+these functions, and loops of tool calls. Optimizer, loss and attention come from tools/make_embedded.py, which made
+the embedded target.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from copied_texts import edits, tool_loops
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedTokenizerFast
@@ -57,6 +59,8 @@ LOG_UPDATES = 10
 CODE_PACKAGES = ("torch", "transformers", "numpy", "pytest", "pydantic", "httpx", "fsspec", "pyarrow", "schemathesis")
 LICENSES = re.compile(r"Apache|BSD|MIT", re.IGNORECASE)
 MAX_FUNCTIONS, FUNCTION_CHARS = 6_000, (200, 1_500)
+NUM_EDITS, NUM_TOOL_LOOPS, EDIT_CHARS = 3_000, 2_000, 800
+TARGET_SEED = 0  # of copied_texts.py; measurements use other seeds
 CALCULATION = re.compile(r"<<[^>]*>>")  # calculator annotations of GSM8K, which no user writes
 
 
@@ -100,7 +104,10 @@ def make_examples(source: Path, work: Path) -> tuple[PreTrainedTokenizerFast, li
     """Makes WORK/tokenizer and WORK/examples.pt, or reads what an earlier call made."""
     place = work / "examples.pt"
     if not place.is_file():
-        problems = read_problems(source) + read_functions()
+        functions = read_functions()
+        short = [code for _, code in functions if len(code) <= EDIT_CHARS]
+        copied = edits(short, TARGET_SEED, NUM_EDITS) + tool_loops(TARGET_SEED, NUM_TOOL_LOOPS)
+        problems = read_problems(source) + functions + copied
         tokenizer = _make_tokenizer(work / "tokenizer", problems)
         texts = [_encode(tokenizer, *problem) for problem in problems]
         ids = torch.tensor([token for asked, told in texts for token in asked + told], dtype=torch.int16)

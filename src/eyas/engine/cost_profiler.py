@@ -12,15 +12,18 @@ from eyas.base.environment import count_cpus
 from eyas.base.progress import Progress
 from eyas.base.provenance import digest_json
 from eyas.drafters.drafter import Drafter
+from eyas.engine.copy_rows import CopyRows
 from eyas.engine.cuda_graphs import RoundGraphs
 from eyas.engine.engine import Engine
 from eyas.engine.model_runner import RoundBatch
 from eyas.kernels.cpu_linear import count_threads, is_packed
 from eyas.model.head import HeadConfig
 from eyas.speculation.acceptance_model import AcceptanceModel, AcceptancePrior
-from eyas.speculation.arms import Arm
+from eyas.speculation.arms import OFF, Arm
 from eyas.speculation.budget import Budget
-from eyas.speculation.round_costs import CONTEXT, CostKey, load_or_measure
+from eyas.speculation.copy_budget import CopyBudget
+from eyas.speculation.copy_index import COPY, MAX_COPY, Copy
+from eyas.speculation.round_costs import CONTEXT, CostKey, CostTable, load_or_measure
 
 COST_ROUNDS = 5  # rounds of an arm with each head, after a first one that is not counted
 READ_ROWS = 256  # rows of text from which the cost of one row is derived
@@ -61,8 +64,14 @@ class CostProfiler:
 
         Rounds that are slower than later ones (before a CUDA graph is captured) run first and are not timed.
         """
-        nodes, drafts = (0, ()) if arm.shape is None else (arm.nodes * batch, (True,) * batch)
-        work = RoundBatch(tuple(range(batch)), arm.shape, nodes, drafts, (0,) * len(drafts), drafter=self.drafter)
+        nodes, drafts, copies = 0, (), None
+        if arm == COPY:
+            copy = Copy(context + 1, (0,) * MAX_COPY, 0, False, (0.0,) * MAX_COPY, 0.0)
+            nodes, drafts, copies = arm.nodes * batch, (False,) * batch, CopyRows((copy,) * batch, 0, True)
+        elif arm.shape is not None:
+            nodes, drafts = arm.nodes * batch, (True,) * batch
+        lags = (0,) * sum(drafts)
+        work = RoundBatch(tuple(range(batch)), arm.shape, nodes, drafts, lags, drafter=self.drafter, copies=copies)
         while not self.engine.runner.is_warm(work):
             self._run(work, context)
         return self._run(work, context)
@@ -138,12 +147,18 @@ def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed
         compiled=engine.target.compiled_forward is not None,
         version=f"{__version__}, torch {torch.__version__}, {layers} layers",
     )
-    table = load_or_measure(key, arms, engine.max_running, profiler.max_context, profiler.measure_round_s, cache)
+
+    def measure(rounds: tuple[Arm, ...]) -> CostTable:
+        return load_or_measure(key, rounds, engine.max_running, profiler.max_context, profiler.measure_round_s, cache)
+
+    table = measure(arms)
     rows = min(READ_ROWS, profiler.max_context)
     few_s, many_s = (min(profiler.measure_read_s(count) for _ in range(2)) for count in (1, rows))
     row_s = max(many_s - few_s, 0.0) / max(rows - 1, 1)
     model = known or AcceptanceModel(arms, profiler.acceptance_prior)
-    return Budget(arms, table, lambda count: few_s + row_s * count, seed, model)
+    if engine.copies is None:
+        return Budget(arms, table, lambda count: few_s + row_s * count, seed, model)
+    return CopyBudget(arms, table, lambda count: few_s + row_s * count, measure((OFF, COPY)), seed, model)
 
 
 def canary_costs(engine: Engine, arms: tuple[Arm, ...]) -> dict[str, float]:

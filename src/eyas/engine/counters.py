@@ -27,6 +27,7 @@ class EngineCounters:
         device_syncs: The number of times that launched work waited for the device, because a grammar needed its values.
         drafts: The number of draft trees: one for each request in each round that drafts.
         draft_tokens: The number of nodes of these trees, roots excluded.
+        copied_tokens: The number of accepted draft tokens that a copy of earlier text also proposed.
         accepted_per_position: Element i is the number of trees of which more than i nodes were accepted.
         finished: The number of finished outputs, by finish reason.
         rounds_by_arm: The number of rounds, by the name of the arm.
@@ -50,6 +51,7 @@ class EngineCounters:
     device_syncs: int = 0
     drafts: int = 0
     draft_tokens: int = 0
+    copied_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     finished: dict[str, int] = field(default_factory=dict)
     rounds_by_arm: dict[str, int] = field(default_factory=dict)
@@ -84,16 +86,16 @@ class EngineCounters:
         self.step_tokens += num_tokens
         self.steps[bisect_left(STEP_BOUNDS, num_tokens)] += 1
 
-    def count_draft(self, num_nodes: int, depth: int, num_accepted: int) -> None:
+    def count_draft(self, num_proposed: int, depth: int, num_accepted: int) -> None:
         """Counts the draft tree of one request in one round.
 
         Args:
-            num_nodes: the nodes of the tree, the root included.
+            num_proposed: the nodes of the tree, without the root.
             depth: the depth of the tree.
             num_accepted: the accepted draft tokens, without the bonus token.
         """
         self.drafts += 1
-        self.draft_tokens += num_nodes - 1
+        self.draft_tokens += num_proposed
         missing = depth - len(self.accepted_per_position)
         self.accepted_per_position += [0] * missing
         for position in range(num_accepted):

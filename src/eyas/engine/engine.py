@@ -30,6 +30,7 @@ from eyas.memory.kv_pool import KVPool
 from eyas.model.target import Target
 from eyas.speculation.arms import OFF, Arm
 from eyas.speculation.batch_load import FixedArm, Policy
+from eyas.speculation.copy_index import MAX_COPY, CopyFinder
 
 OnTokens = Callable[[RequestOutput, int], None]
 """The callback on_tokens(output, count): called after each work that appended `count` tokens to `output`."""
@@ -51,7 +52,7 @@ class Engine:
             there is no drafter. The caller may replace them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, the parts that callers replace
         self,
         target: Target,
         drafters: Sequence[DrafterSpec],
@@ -61,6 +62,7 @@ class Engine:
         memory_tokens: int | None = None,
         stream: DeviceStream | None = None,
         prepare: PrepareAttention | None = None,
+        copies: CopyFinder | None = None,
     ) -> None:
         """Allocates the memory.
 
@@ -73,6 +75,7 @@ class Engine:
                 max_context.
             stream: the stream that runs the work; None for `stream_for` of the target's device.
             prepare: the attention; None for the fastest one on the target's device.
+            copies: finds copies of earlier text, for policies that use them; None to search for none.
         """
         pack_target(target)
         info, weight = target.info, next(target.model.parameters())
@@ -81,7 +84,10 @@ class Engine:
         self.max_context = min(max_context, info.max_positions)
         # KV slots after the text: the nodes of a round, and what the rounds before it may still add.
         shapes = [shape for drafter in drafters for shape in drafter.shapes]
-        self.lookahead_slots = max((shape.nodes + 2 * shape.max_accepted for shape in shapes), default=4)
+        self.copies = copies
+        more, most = (0, 0) if copies is None else (MAX_COPY, 1 + MAX_COPY)
+        rows = [shape.nodes + more + 2 * max(shape.max_accepted, most) for shape in shapes]
+        self.lookahead_slots = max(rows, default=4)
         width = self.max_context + self.lookahead_slots + SLOT_BLOCK
         num_tokens = max_running * width if memory_tokens is None else max(memory_tokens, width)
         # One request slot more than requests: rows that pad a batch belong to it.
@@ -94,8 +100,8 @@ class Engine:
         self.runner = ModelRunner(target, built, pool, future_map, prepare)
         self.stream: DeviceStream = stream_for(weight.device) if stream is None else stream
         self.policies: list[Policy] = [FixedArm(Arm("fixed", drafter.shape)) for drafter in drafters] or [FixedArm(OFF)]
-        self.scheduler = Scheduler(self.kv_cache, self.policies, self.lookahead_slots, self.counters)
-        self._outputs = OutputProcessor(info.eos_ids, self.counters)
+        self.scheduler = Scheduler(self.kv_cache, self.policies, self.lookahead_slots, self.counters, copies)
+        self._outputs = OutputProcessor(info.eos_ids, self.counters, copies)
         self._num_reads = 0  # of `staging`, counted so far
         self._setups: list[Callable[[], None]] = []  # for the sampler, launched with the next work
 
@@ -202,6 +208,9 @@ class Engine:
         finished = [new.request for new in new_tokens if new.request.state.output.finish_reason is not None]
         for request in finished:
             self.scheduler.remove(request)
+            if self.copies is not None:
+                output = request.state.output
+                self.copies.store(output.request.tenant, output.request.id, output.token_ids)
         if on_tokens is not None:
             for new in new_tokens:
                 on_tokens(new.request.state.output, new.count)

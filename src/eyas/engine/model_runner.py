@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from eyas.drafters.drafter import AcceptedTokens, Drafter
+from eyas.engine.copy_rows import CopyRows
 from eyas.engine.cuda_graphs import CudaGraphRecorder, RoundGraphs
 from eyas.engine.sampler import Sampler, SamplerBatch
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
@@ -71,6 +72,7 @@ class RoundBatch:
         num_logprobs: The number of alternatives to report for each token; None for no log-probabilities.
         wants_trees: True to copy the trees to the host.
         drafter: The index of the drafter.
+        copies: The copies to merge into the trees; None for a round without copies.
     """
 
     req_slots: tuple[int, ...]
@@ -81,6 +83,12 @@ class RoundBatch:
     num_logprobs: int | None = None
     wants_trees: bool = False
     drafter: int = 0
+    copies: CopyRows | None = None
+
+    @property
+    def has_branches(self) -> bool:
+        """True if accepted nodes may have other nodes between them."""
+        return self.shape is not None and (self.shape.top_k > 1 or self.copies is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +244,7 @@ class ModelRunner:
 
     def _is_uniform(self, batch: RoundBatch) -> bool:
         """Returns True if the round can run as a CUDA graph: all requests draft, or none, and none needs the host."""
-        reports_more = batch.num_logprobs is not None or batch.wants_trees
+        reports_more = batch.num_logprobs is not None or batch.wants_trees or batch.copies is not None
         return not reports_more and all(batch.drafts) and not self.sampler.needs_host(batch.req_slots)
 
     def _padded(self, req_slots: tuple[int, ...]) -> SamplerBatch:
@@ -259,7 +267,7 @@ class ModelRunner:
         logits_TW = self.target.logits(out.hidden_BTD[0])
         accepted = verify(tree, self.sampler.next_BM(logits_TW, tree, rows_T, rows, lengths_B))
         self.sampler.accept(rows, accepted)
-        slots_BS = self._compact(accepted, own_BE, moves=batch.shape is not None and batch.shape.top_k > 1)
+        slots_BS = self._compact(accepted, own_BE, moves=batch.has_branches)
         rows_BS = _forward_rows(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
         aux_BSL = None
         if out.aux_BTL is not None:
@@ -267,7 +275,7 @@ class ModelRunner:
             self._store_aux(slots_BS.view(-1), aux_BSL.flatten(0, 1))
         self.future_map.publish(req_slots_B, accepted.tokens_BS, lengths_B, accepted.lengths_B)
         verified_s = time.perf_counter()
-        if batch.shape is not None and self.drafters[batch.drafter].needs_features:
+        if any(batch.drafts) and self.drafters[batch.drafter].needs_features:
             assert aux_BSL is not None, "the target was asked for its captured features"
             tokens, accepted_B = AcceptedTokens(accepted.tokens_BS, slots_BS, aux_BSL), accepted.lengths_B
             if drafting_b is not None:  # the drafter reads the tokens of the other requests later, before they draft
@@ -276,7 +284,7 @@ class ModelRunner:
             self.drafters[batch.drafter].extend(req_slots_B, lengths_B, accepted_B, tokens)
         times = PhaseTimes(drafted_s - began_s, verified_s - drafted_s, time.perf_counter() - verified_s)
         read = [accepted.tokens_BS, accepted.lengths_B[:, None], has_rejected_child(tree, accepted)[:, None]]
-        if any(batch.drafts) and batch.shape is not None and batch.shape.top_k > 1:
+        if any(batch.drafts) and batch.has_branches and batch.copies is None:
             read.append(self._trace_BC(batch, rows, tree, accepted))
         logprobs = _logprobs_on_host(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
         broken = frozenset(self.sampler.broken_req_slots)
@@ -299,11 +307,17 @@ class ModelRunner:
         """Returns the trees and which of their nodes are verified (row by row; None: all of them)."""
         if batch.shape is None:
             return Tree.root_only(roots_B), None
-        drafter = self.drafters[batch.drafter]
-        if drafting_b is None:
-            return rerank(drafter.draft(req_slots_B, lengths_B, roots_B, batch.shape), batch.nodes)
-        trees = drafter.draft(req_slots_B[drafting_b], lengths_B[drafting_b], roots_B[drafting_b], batch.shape)
-        return rerank(Tree.from_subset(roots_B, trees, drafting_b), batch.nodes)
+        drafter, copies = self.drafters[batch.drafter], batch.copies
+        if copies is not None and copies.is_alone:
+            tree = Tree.root_only(roots_B)
+        elif drafting_b is None:
+            tree = drafter.draft(req_slots_B, lengths_B, roots_B, batch.shape)
+        else:
+            trees = drafter.draft(req_slots_B[drafting_b], lengths_B[drafting_b], roots_B[drafting_b], batch.shape)
+            tree = Tree.from_subset(roots_B, trees, drafting_b)
+        if copies is not None:
+            tree = copies.merge_into(tree, self.staging, self.future_map, req_slots_B, lengths_B)
+        return rerank(tree, batch.nodes)
 
     def _verify(
         self, tree: Tree, rows_T: Tensor | None, req_slots_B: Tensor, lengths_B: Tensor

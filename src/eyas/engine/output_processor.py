@@ -11,6 +11,7 @@ from eyas.engine.request_state import RequestState, RunningRequest
 from eyas.engine.scheduler import PrefillWork, RoundWork
 from eyas.speculation.acceptance_trace import trace_from_row
 from eyas.speculation.batch_load import RoundReport
+from eyas.speculation.copy_index import CopyFinder
 from eyas.tree.sampling import Logprobs
 
 
@@ -25,15 +26,16 @@ class NewTokens:
 class OutputProcessor:
     """The part of the engine that appends tokens, detects the end of outputs, and counts."""
 
-    def __init__(self, eos_ids: Sequence[int], counters: EngineCounters) -> None:
+    def __init__(self, eos_ids: Sequence[int], counters: EngineCounters, copies: CopyFinder | None = None) -> None:
         self._eos_ids = frozenset(eos_ids)
         self._counters = counters
+        self._copies = copies
 
     def process_prefill(self, work: PrefillWork, out: PrefillOutput) -> list[NewTokens]:
         """Appends the first output token of each request whose prefill is complete."""
         runs = [[token] for token in out.tokens.tolist()]
         self._counters.count_step(sum(chunk.end - chunk.begin for chunk in work.chunks))
-        return self._append_runs(work.members, runs, out.logprobs, is_first=True)
+        return self._append_runs(work.members, runs, out.logprobs, True)
 
     def process_round(
         self, work: RoundWork, out: RoundOutput, seconds: float
@@ -56,7 +58,8 @@ class OutputProcessor:
         rows = out.read_BC.tolist()
         report = self._report(work, rows, out.num_slots, seconds)
         runs = [row[: row[out.num_slots]] for row in rows]
-        new_tokens = self._append_runs(work.members, runs, out.logprobs, is_first=False)
+        copied = self._grade_copies(work, runs)
+        new_tokens = self._append_runs(work.members, runs, out.logprobs, False, copied)
         counters.count_step(sum(new.count for new in new_tokens))
         count_by_request = {id(new.request): new.count for new in new_tokens}
         for b, request in enumerate(work.members):
@@ -84,50 +87,79 @@ class OutputProcessor:
         traces, num_tokens, arm = [], 0, work.decision.arm
         for b, (request, row) in enumerate(zip(work.members, rows, strict=True)):
             length, was_refused, trace_row = row[num_slots], row[num_slots + 1], row[num_slots + 2 :]
-            drafted = bool(work.batch.drafts) and work.batch.drafts[b]
+            drafted, copies = bool(work.batch.drafts) and work.batch.drafts[b], work.batch.copies
+            missing = work.growths[b] - length
             request.num_committed += length
-            request.max_committed += length - (work.growth if drafted else 1)
+            request.max_committed -= missing
+            if not drafted and request.num_draft_reads == work.draft_reads[b]:
+                request.draft_lag_tokens -= missing
             if request.is_removed:
                 continue
             output = request.state.output
-            trace = trace_from_row(arm, work.contexts[b], length, trace_row) if drafted else None
+            trace = None
+            if drafted and copies is None:
+                trace = trace_from_row(arm, work.contexts[b], length, trace_row)
+                traces.append(trace)
+            proposed = (arm.nodes - 1) * drafted + (0 if copies is None else copies.num_rows_of(b))
             output.accepted.append(length)
             output.offered.append(length - 1 + was_refused)
-            output.proposed.append(arm.nodes - 1 if drafted else 0)
+            output.proposed.append(proposed)
             output.traces.append(trace)
             num_tokens += length
-            if trace is not None:
-                assert work.batch.shape is not None, "a round that drafts has a shape"
-                self._counters.count_draft(work.batch.shape.nodes, work.batch.shape.depth, length - 1)
-                traces.append(trace)
+            if proposed:
+                self._counters.count_draft(proposed, work.growths[b] - 1, length - 1)
         if not work.decision.load.contexts:
             return None
         # The policy did not choose the arm of requests that asked for the largest tree: its seconds are not its own.
         return RoundReport(work.decision, None if work.kind.is_max else seconds, num_tokens, tuple(traces))
 
+    def _grade_copies(self, work: RoundWork, runs: Sequence[list[int]]) -> list[int]:
+        """Learns from the copies of a round. Returns, for each member, the number of draft tokens that were copied."""
+        copied = [0] * len(runs)
+        for b, copy in enumerate(work.copies):
+            request = work.members[b]
+            if copy is not None and self._copies is not None and not request.is_removed:
+                hits = self._copies.grade(copy, request.state.token_ids, runs[b])
+                copied[b] = min(hits, len(runs[b]) - 1) if work.batch.copies is not None else 0
+        self._counters.copied_tokens += sum(copied)
+        return copied
+
     def _append_runs(
-        self, members: Sequence[RunningRequest], runs: Sequence[list[int]], logprobs: Logprobs | None, is_first: bool
+        self,
+        members: Sequence[RunningRequest],
+        runs: Sequence[list[int]],
+        logprobs: Logprobs | None,
+        is_first: bool,
+        copied: Sequence[int] = (),
     ) -> list[NewTokens]:
         new_tokens = []
         width = 0 if logprobs is None else len(logprobs.token_logprobs_T) // len(members)
         for b, (request, run) in enumerate(zip(members, runs, strict=True)):
             if request.is_removed:
                 continue
-            count = self._append(request, run, is_first)
+            count = self._append(request, run, is_first, copied[b] if copied else 0)
             self._counters.output_tokens += count
             new_tokens.append(NewTokens(request, count))
             if logprobs is not None:
                 _add_logprobs(request.state.output, logprobs, b * width, count)
         return new_tokens
 
-    def _append(self, request: RunningRequest, run: Sequence[int], is_first: bool) -> int:
-        """Appends tokens up to the end of the output. Returns the number of appended tokens."""
+    def _append(self, request: RunningRequest, run: Sequence[int], is_first: bool, num_copied: int) -> int:
+        """Appends tokens up to the end of the output. Returns the number of appended tokens.
+
+        Args:
+            request: the request.
+            run: the tokens.
+            is_first: True for the token of a prefill.
+            num_copied: the number of first tokens that were copied.
+        """
         state, output = request.state, request.state.output
         now_s = time.perf_counter() - state.added_s
         count = 0
         for index, token in enumerate(run):
             output.token_ids.append(token)
             output.is_draft.append(index < len(run) - 1)
+            output.is_copy.append(index < num_copied)
             output.token_times_s.append(now_s)
             state.token_ids.append(token)
             count += 1

@@ -48,6 +48,7 @@ class Request:
             log-probabilities.
         wants_text: True to fill `RequestOutput.text` while tokens are generated.
         shown_ids: The special tokens that give text. Others give none.
+        tenant: The owner of the request. Its drafts may copy from outputs of the same owner; "" for none.
         wants_rounds: True to update `RequestOutput.draft_tree` in each round. The whole batch then runs slower, without
             CUDA graphs.
     """
@@ -63,6 +64,7 @@ class Request:
     logprobs: int | None = None
     wants_text: bool = False
     shown_ids: frozenset[int] = frozenset()
+    tenant: str = ""
     wants_rounds: bool = False
 
 
@@ -96,6 +98,7 @@ class RequestOutput:
         request: The request.
         token_ids: The output tokens.
         is_draft: For each token, True if it was an accepted draft token, False if the target sampled it.
+        is_copy: For each token, True if it was an accepted draft token that a copy of earlier text also proposed.
         token_times_s: For each token, the seconds from `Engine.add` to the end of its round.
         accepted: For each round, the number of tokens that it added; see `RequestRounds`.
         offered: For each round, the number of tree levels that the target checked; see `RequestRounds`.
@@ -115,6 +118,7 @@ class RequestOutput:
     request: Request
     token_ids: list[int] = field(default_factory=list)
     is_draft: list[bool] = field(default_factory=list)
+    is_copy: list[bool] = field(default_factory=list)
     token_times_s: list[float] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     offered: list[int] = field(default_factory=list)

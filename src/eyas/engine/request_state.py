@@ -1,16 +1,20 @@
 """The state of requests inside the engine: plain data of the host, shared by scheduler and output processor."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eyas.chat.detokenizer import TextStream
 from eyas.engine.request import RequestOutput
 from eyas.memory.kv_cache_manager import KVAllocation
+from eyas.speculation.copy_index import CopyIndex
 
 
 @dataclass(eq=False, slots=True)
 class RequestState:
-    """A request from `Engine.add` to its end, waiting or running. token_ids: the prompt and the output so far."""
+    """A request from `Engine.add` to its end, waiting or running.
+
+    token_ids: the prompt and the output so far. copy_index: the places in them, up to date when copies are searched.
+    """
 
     output: RequestOutput
     max_new_tokens: int
@@ -18,6 +22,7 @@ class RequestState:
     token_ids: list[int]
     text_stream: TextStream | None
     has_run: bool = False
+    copy_index: CopyIndex = field(default_factory=CopyIndex)
 
     @property
     def is_new(self) -> bool:
@@ -46,7 +51,9 @@ class RunningRequest:
         max_committed: Upper bound of the committed columns once all launched work is done.
         max_missing: Upper bound of the missing output tokens once all launched work is read: each round gives at least
             one token.
-        draft_lag_tokens: The number of committed columns at the end that the drafter has not read.
+        draft_lag_tokens: The number of committed columns at the end that the drafter has not read; an upper bound
+            while a round with copies is not read.
+        num_draft_reads: The number of times that the drafter was told to read them all.
         is_removed: True after the request has ended; results of work in flight are then ignored.
     """
 
@@ -63,6 +70,7 @@ class RunningRequest:
     is_started: bool = False
     is_prefilled: bool = False
     is_removed: bool = False
+    num_draft_reads: int = 0
 
     @property
     def awaits_result(self) -> bool:

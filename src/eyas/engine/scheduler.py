@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 
+from eyas.engine.copy_rows import CopyRows
 from eyas.engine.counters import EngineCounters
 from eyas.engine.model_runner import PrefillChunk, RoundBatch
 from eyas.engine.request import Request
@@ -19,6 +20,7 @@ from eyas.engine.request_state import RequestState, RoundKind, RunningRequest
 from eyas.memory.kv_cache_manager import KVCacheManager
 from eyas.speculation.arms import OFF
 from eyas.speculation.batch_load import BatchLoad, FixedArm, Policy, SpeculationDecision
+from eyas.speculation.copy_index import MAX_COPY, Copy, CopyFinder
 
 PREFILL_CHUNK = 512  # prompt tokens of one prefill at most: running requests wait no longer than that
 SLOT_BLOCK = 32  # KV slots are allocated in blocks of at least this many
@@ -42,7 +44,9 @@ class RoundWork:
     """One round.
 
     contexts: the number of committed columns of each member that the host knew at launch.
-    growth: the maximum number of tokens that the round adds to a member that drafts.
+    growths: the maximum number of tokens that the round adds to each member.
+    draft_reads: `RunningRequest.num_draft_reads` of each member.
+    copies: the copy that was proposed for each member, whether the round uses it or not; empty if none was.
     """
 
     members: tuple[RunningRequest, ...]
@@ -50,7 +54,9 @@ class RoundWork:
     decision: SpeculationDecision
     contexts: tuple[int, ...]
     kind: RoundKind
-    growth: int
+    growths: tuple[int, ...]
+    draft_reads: tuple[int, ...]
+    copies: tuple[Copy | None, ...] = ()
 
 
 class Scheduler:
@@ -61,7 +67,12 @@ class Scheduler:
     """
 
     def __init__(
-        self, kv_cache: KVCacheManager, policies: list[Policy], lookahead_slots: int, counters: EngineCounters
+        self,
+        kv_cache: KVCacheManager,
+        policies: list[Policy],
+        lookahead_slots: int,
+        counters: EngineCounters,
+        copies: CopyFinder | None = None,
     ) -> None:
         self.kv_cache = kv_cache
         self.policies = policies
@@ -69,6 +80,7 @@ class Scheduler:
         self.waiting: deque[RequestState] = deque()
         self.running: list[RunningRequest] = []
         self._counters = counters
+        self._copies = copies
         self._last_was_prefill = False
         self._last_kind = RoundKind()
 
@@ -137,45 +149,80 @@ class Scheduler:
 
     def _round(self, requests: Sequence[RunningRequest]) -> RoundWork | None:
         kind, requests = self._next_kind(requests)
-        self._grow(requests, max(arm.nodes for arm in self.policies[0].arms))
+        more = 0 if self._copies is None else MAX_COPY
+        self._grow(requests, max(arm.nodes for arm in self.policies[0].arms) + more)
         members = tuple([request for request in requests if not request.is_removed])
         if not members:
             return None
         speculates = [request.speculates for request in members]
         contexts = tuple([request.num_committed for request in members])
-        lags = tuple([request.draft_lag_tokens for request in members])
+        lags = tuple([min(request.draft_lag_tokens, request.num_committed) for request in members])
         new = [one for one in compress(members, lags) if one.speculates and one.max_committed == one.prefill_end]
+        num_unread = max([request.max_committed + 1 - len(request.state.token_ids) for request in members])
+        copies = self._find_copies(members, kind, num_unread)
         load = BatchLoad(
             contexts=tuple(compress(contexts, speculates)),
             draft_lags=tuple(compress(lags, speculates)),
             plain_contexts=() if all(speculates) else tuple(compress(contexts, [not one for one in speculates])),
             new_prompt_tokens=sum(request.draft_lag_tokens for request in new),
+            copies=tuple([0.0 if copy is None else copy.expected for copy in compress(copies, speculates)]),
         )
         decision = self._policy_for(kind, load).decide(load)
         decided = iter(decision.drafts)
         drafts = tuple([one and next(decided) for one in speculates]) if load.plain_contexts else decision.drafts
-        shape = decision.arm.shape
+        shape, used = decision.arm.shape, None
+        nodes = 0 if shape is None else len(drafts) + sum(drafts) * (shape.nodes - 1)
+        if decision.copies:
+            used = CopyRows(copies, num_unread, decision.copies == "alone")
+            nodes += used.num_rows
         asked = [request.state.output.request for request in members if request.reports]
         batch = RoundBatch(
             tuple([request.kv.req_slot for request in members]),
             shape,
-            nodes=0 if shape is None else len(drafts) + sum(drafts) * (shape.nodes - 1),
+            nodes=nodes,
             drafts=() if shape is None else drafts,
             draft_lags=tuple(compress(lags, drafts)),
             num_logprobs=_max_logprobs(asked),
             wants_trees=any(request.wants_rounds for request in asked),
             drafter=kind.drafter,
+            copies=used,
         )
-        growth = 1 if shape is None else shape.max_accepted
-        for request, lag, drafting in zip(members, lags, drafts, strict=True):
+        growths = self._launch_round(members, batch)
+        reads = tuple([request.num_draft_reads for request in members])
+        return RoundWork(members, batch, decision, contexts, kind, growths, reads, copies)
+
+    def _find_copies(
+        self, members: Sequence[RunningRequest], kind: RoundKind, num_unread: int
+    ) -> tuple[Copy | None, ...]:
+        """Returns the proposed copy of each member; empty if copies are disabled or nothing was found."""
+        finder = self._copies
+        if finder is None or kind.is_max:
+            return ()
+        found = []
+        for one in members:
+            state, tenant = one.state, one.state.output.request.tenant
+            copy = finder.propose(state.copy_index, state.token_ids, tenant, num_unread) if one.speculates else None
+            found.append(copy)
+        return tuple(found) if any(found) else ()
+
+    def _launch_round(self, members: Sequence[RunningRequest], batch: RoundBatch) -> tuple[int, ...]:
+        """Updates the bounds of the members for a round. Returns the largest number of new tokens of each member."""
+        growths = [1] * len(members)
+        if batch.shape is not None:
+            growths = [batch.shape.max_accepted if drafting else 1 for drafting in batch.drafts]
+        if batch.copies is not None:
+            copied = [0 if copy is None else 1 + MAX_COPY for copy in batch.copies.copies]
+            growths = [max(growth, more) for growth, more in zip(growths, copied, strict=True)]
+        for request, growth, drafting in zip(members, growths, batch.drafts or (False,) * len(members), strict=True):
             request.max_missing -= 1
-            request.max_committed += growth if drafting else 1
+            request.max_committed += growth
             if not drafting:
-                request.draft_lag_tokens = lag + 1
-            elif lag:
+                request.draft_lag_tokens += growth
+            elif request.draft_lag_tokens:
                 request.draft_lag_tokens = 0
+                request.num_draft_reads += 1
                 self.kv_cache.mark_read(request.kv)
-        return RoundWork(members, batch, decision, contexts, kind, growth)
+        return tuple(growths)
 
     def _next_kind(self, requests: Sequence[RunningRequest]) -> tuple[RoundKind, list[RunningRequest]]:
         """Chooses one kind of round in turn, among those that requests need, and returns it with its requests.

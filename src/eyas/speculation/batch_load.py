@@ -5,10 +5,13 @@ after a round     engine:     RoundReport -> policy.observe
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
+
+CopyChoice = Literal["", "beside", "alone"]
+"""How a round uses copies: not, beside the tree of the arm, or alone, without a forward of a head."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,15 @@ class BatchLoad:
         plain_contexts: The context of each request with speculation "off". It gets one token in this round, whatever
             arm is chosen.
         new_prompt_tokens: The number of prompt tokens that the drafter has not read, of requests in their first round.
+        copies: For each request of `contexts`, the number of tokens of its copy that the target is expected to accept;
+            0 for a request without a copy. Empty if no request has one.
     """
 
     contexts: tuple[int, ...]
     draft_lags: tuple[int, ...]
     plain_contexts: tuple[int, ...] = ()
     new_prompt_tokens: int = 0
+    copies: tuple[float, ...] = ()
 
     @property
     def num_requests(self) -> int:
@@ -44,17 +50,21 @@ class SpeculationDecision:
             True in a cheap exploration while `off` is the best arm. Otherwise all are True.
         best_arm: The arm that would run without exploration.
         load: The requests of the round.
+        copies: How the round uses the copies of its requests.
+        predicted_s: The predicted seconds of a round with copies.
     """
 
     arm: Arm
     drafts: tuple[bool, ...]
     best_arm: Arm
     load: BatchLoad
+    copies: CopyChoice = ""
+    predicted_s: float = 0.0
 
     @property
     def is_exploration(self) -> bool:
         """True if the round runs another arm than the best one, in order to learn how that arm performs."""
-        return self.arm != self.best_arm
+        return self.arm != self.best_arm and not self.copies
 
     @property
     def is_partial(self) -> bool:

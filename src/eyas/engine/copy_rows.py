@@ -1,0 +1,80 @@
+"""Brings the copies of a round to the device, and merges them into its draft trees. Called by ModelRunner.
+
+B requests, X tokens of a copy on the host, K tokens that a round drafts at most.
+
+The host may propose a copy before it has read the newest rounds. The device knows the true text. It drops a copy whose
+first tokens differ from the text, and skips tokens that the text already has:
+
+    copy, proposed for column 7     c0 c1 c2 c3 c4 ...
+    text on the device              c0 c1                  two tokens more than the host knew
+    draft                                 c2 c3 c4 ...
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eyas.memory.future_map import FutureMap
+from eyas.speculation.copy_index import MAX_COPY, Copy
+from eyas.staging import Staging
+from eyas.tree.merge import merge_chain
+from eyas.tree.tree import Tree
+
+
+@dataclass(frozen=True)
+class CopyRows:
+    """The copies of a round.
+
+    Attributes:
+        copies: The copy of each request; None for a request without one.
+        num_unread: The number of tokens that launched rounds may have added to a text, at most.
+        is_alone: True if the round drafts copies only, without a forward of a head.
+    """
+
+    copies: tuple[Copy | None, ...]
+    num_unread: int
+    is_alone: bool
+
+    @property
+    def num_rows(self) -> int:
+        """The number of tokens to verify, of all requests."""
+        return sum(map(self.num_rows_of, range(len(self.copies))))
+
+    def num_rows_of(self, request: int) -> int:
+        """The number of tokens to verify of a request, by its index in the batch."""
+        copy = self.copies[request]
+        return 0 if copy is None else min(len(copy.tokens), MAX_COPY)
+
+    def merge_into(
+        self, tree: Tree, staging: Staging, future_map: FutureMap, req_slots_B: Tensor, lengths_B: Tensor
+    ) -> Tree:
+        """Returns the trees with the copies merged in. Arguments: as in ModelRunner."""
+        tokens_BX, log_probs_BX, counts, begins = self._arrays()
+        tokens_BX, log_probs_BX, counts_B, begins_B = staging.copy(tokens_BX, log_probs_BX, counts, begins)
+        first_B1 = (lengths_B + 1 - begins_B)[:, None]
+        columns_BK = first_B1 + torch.arange(MAX_COPY, device=first_B1.device)
+        valid_BK = columns_BK < counts_B[:, None]
+        if self.num_unread:
+            ahead_U = torch.arange(self.num_unread, device=first_B1.device)
+            text_BU = future_map.tokens_RC[req_slots_B[:, None], begins_B[:, None] + ahead_U]
+            valid_BK &= ((text_BU == tokens_BX[:, : self.num_unread]) | (ahead_U >= first_B1)).all(1, keepdim=True)
+        columns_BK = columns_BK.clamp_(max=tokens_BX.shape[1] - 1)
+        known_B1 = log_probs_BX.gather(1, (first_B1 - 1).clamp(0, tokens_BX.shape[1] - 1)) * (first_B1 > 0)
+        return merge_chain(
+            tree, tokens_BX.gather(1, columns_BK), log_probs_BX.gather(1, columns_BK) - known_B1, valid_BK
+        )
+
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray, Sequence[int], Sequence[int]]:
+        """Returns tokens, log-probabilities, numbers of tokens and first columns, by request."""
+        shape = len(self.copies), MAX_COPY + self.num_unread
+        tokens_BX, log_probs_BX = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+        counts, begins = [0] * shape[0], [0] * shape[0]
+        for request, copy in enumerate(self.copies):
+            if copy is not None:
+                count = counts[request] = len(copy.tokens)
+                begins[request] = copy.begin
+                tokens_BX[request, :count], log_probs_BX[request, :count] = copy.tokens, copy.log_probs
+        return tokens_BX, log_probs_BX, counts, begins

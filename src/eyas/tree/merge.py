@@ -1,0 +1,54 @@
+"""Merges a chain of tokens from another source into draft trees, for example text that was copied.
+
+B requests, M tree nodes, K tokens of the chain.
+
+    tree                     chain           merged: nodes M, M + 1, ... are the tokens that the tree does not have
+    root ─┬─ the ─── cat     the cat sat     root ─┬─ the ─── cat ─── sat (node M + 2)
+          └─ a                                     └─ a
+"""
+
+import torch
+from torch import Tensor
+
+from eyas.tree.tree import Tree, num_squarings
+
+
+def merge_chain(tree: Tree, tokens_BK: Tensor, scores_BK: Tensor, valid_BK: Tensor) -> Tree:
+    """Returns trees of M + K nodes. A token that the tree already has on the same path stays one node.
+
+    Such a node gets the higher one of the two scores. Both estimate the probability that the target accepts the path.
+
+    Args:
+        tree: The trees.
+        tokens_BK: Target ids, the continuation of each root.
+        scores_BK: For each token, the logarithm of the probability that it and all before it are accepted; falling.
+        valid_BK: True for the first tokens of each row, False for padding after them.
+    """
+    num_nodes = tree.tokens_BM.shape[1]
+    size = tokens_BK.shape[1]
+    rows_BM = (tree.depths_BM - 1).clamp_(0, size - 1)  # the token of the chain at each node's depth
+    same_BM = (tree.tokens_BM == tokens_BK.gather(1, rows_BM)) & valid_BK.gather(1, rows_BM)
+    same_BM &= tree.valid_BM & (tree.depths_BM <= size)
+    same_BM[:, 0].fill_(True)
+    up_BM = tree.parents_BM
+    for _ in range(num_squarings(tree.depth)):
+        same_BM = same_BM & same_BM.gather(1, up_BM)
+        up_BM = up_BM.gather(1, up_BM)
+    found_BM = torch.where(same_BM, scores_BK.gather(1, rows_BM), -torch.inf)
+    found_BM[:, 0].fill_(-torch.inf)
+
+    num_shared_B1 = same_BM.sum(1, keepdim=True) - 1  # tokens of the chain that are nodes of the tree
+    nodes_M = torch.arange(num_nodes, device=tokens_BK.device)
+    last_B1 = torch.where(same_BM, nodes_M, 0).amax(1, keepdim=True)
+    steps_K = torch.arange(size, device=tokens_BK.device)
+    is_new_BK = valid_BK & (steps_K >= num_shared_B1)
+    parents_BK = torch.where(steps_K == num_shared_B1, last_B1, num_nodes + steps_K - 1)
+    depths_BK = torch.where(is_new_BK, steps_K + 1, 1)
+    return Tree(
+        torch.cat((tree.tokens_BM, tokens_BK.masked_fill(~is_new_BK, 0)), 1),
+        torch.cat((tree.parents_BM, parents_BK.masked_fill(~is_new_BK, 0)), 1),
+        torch.cat((tree.depths_BM, depths_BK), 1),
+        torch.cat((torch.maximum(tree.scores_BM, found_BM), scores_BK.masked_fill(~is_new_BK, -torch.inf)), 1),
+        torch.cat((tree.valid_BM, is_new_BK), 1),
+        max(tree.depth, size),
+    )

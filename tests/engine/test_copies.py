@@ -1,0 +1,124 @@
+"""Rounds that verify copies of earlier text give the answers of plain decoding, in both loops and beside any tree."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle
+
+import pytest
+from tests.engine.small import CONTEXT, Spoken, check, check_idle, poison, random_draft, replay_engine, tokens
+
+from eyas.engine.device_stream import InlineStream, WorkerStream
+from eyas.engine.engine import Engine
+from eyas.engine.loops import RequestList, overlap_loop, plain_loop
+from eyas.engine.request import Request, RequestOutput
+from eyas.speculation.arms import OFF, Arm
+from eyas.speculation.batch_load import BatchLoad, CopyChoice, FixedArm, SpeculationDecision
+from eyas.speculation.copy_index import COPY, CopyFinder
+from eyas.tree.sampling import SamplingParams
+from eyas.tree.shape import TreeShape, chain_shape
+
+ARMS = (OFF, Arm("chain2", chain_shape(2)), Arm("tree12", TreeShape(4, 3, 12)))
+LOOPS = {"plain": (plain_loop, InlineStream), "overlap": (overlap_loop, WorkerStream)}
+
+
+class CopiesInTurn(FixedArm):
+    """Uses the copies of every round, alone or beside an arm, and runs each arm also without them."""
+
+    def __init__(self, choices: Sequence[CopyChoice]) -> None:
+        self.arms = ARMS
+        self._turns = cycle([(arm, choice) for arm in ARMS for choice in choices])
+        self.used: set[tuple[str, CopyChoice]] = set()
+
+    def decide(self, load: BatchLoad) -> SpeculationDecision:
+        arm, choice = next(self._turns)
+        drafts = (arm.shape is not None,) * len(load.contexts)
+        if not any(load.copies) or (choice == "beside" and arm == OFF):
+            choice = ""
+        self.used.add((arm.name, choice))
+        if choice == "alone":
+            return SpeculationDecision(COPY, (False,) * len(load.contexts), arm, load, "alone", 1.0)
+        return SpeculationDecision(arm, drafts, arm, load, choice, 1.0)
+
+
+def run(engine: Engine, requests: Sequence[Request], loop: str) -> dict[str, RequestOutput]:
+    """Runs all requests and checks the engine after each step."""
+    found = {
+        output.request.id: output
+        for output in LOOPS[loop][0](poison(engine), RequestList(requests), lambda *_: check(engine))
+    }
+    check_idle(engine)
+    return found
+
+
+def build(spoken: Spoken, loop: str, slots: int, choices: Sequence[CopyChoice], pool_tokens: int = 10_000) -> Engine:
+    draft = random_draft(spoken.target, ARMS[-1].shape or chain_shape(1))
+    stream = LOOPS[loop][1]()
+    engine = Engine(spoken.target, [draft], slots, CONTEXT, stream=stream, copies=CopyFinder(pool_tokens))
+    engine.policies[0] = CopiesInTurn(choices)
+    return engine
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("choices", [("alone",), ("beside",), ("alone", "beside", "")])
+def test_answers_are_those_of_plain_decoding(llama: Spoken, loop: str, choices: Sequence[CopyChoice]) -> None:
+    """The second time, the tenant's outputs hold every answer, so that most tokens are copied."""
+    engine = build(llama, loop, 3, choices)
+    requests = [replace(request, tenant="a") for request in llama.requests]
+    assert tokens(run(engine, requests, loop)) == llama.answers
+    engine.counters.reset()
+    again = run(engine, [replace(request, id=f"{request.id}-again") for request in requests], loop)
+    assert {name.removesuffix("-again"): output.token_ids for name, output in again.items()} == llama.answers
+    assert engine.counters.copied_tokens > 20
+    assert engine.counters.copied_tokens == sum(sum(output.is_copy) for output in again.values())
+    assert all(draft for output in again.values() for draft, copy in zip(output.is_draft, output.is_copy) if copy)
+    policy = engine.policies[0]
+    assert isinstance(policy, CopiesInTurn)
+    assert {choice for _, choice in policy.used} >= set(choices)
+    engine.stream.close()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_samples_are_those_of_plain_decoding(llama: Spoken, loop: str) -> None:
+    requests = [
+        replace(request, sampling=SamplingParams(0.7), seed=n, tenant="a") for n, request in enumerate(llama.requests)
+    ]
+    plain = tokens({o.request.id: o for o in plain_loop(Engine(llama.target, (), 3, CONTEXT), RequestList(requests))})
+    engine = build(llama, loop, 3, ("alone", "beside"))
+    assert tokens(run(engine, requests, loop)) == plain
+    again = run(engine, [replace(request, id=f"{request.id}-again") for request in requests], loop)
+    assert {name.removesuffix("-again"): output.token_ids for name, output in again.items()} == plain
+    engine.stream.close()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_head_reads_what_copies_have_added(llama: Spoken, loop: str) -> None:
+    """A drafter that knows the answers checks each text that it continues. Rounds with and without a head alternate."""
+    engine = replay_engine(llama, TreeShape(4, 3, 12), 3, stream=LOOPS[loop][1]())
+    copies = CopyFinder(10_000)
+    other = build(llama, loop, 3, ("alone", ""))
+    other.runner.drafters[0] = type(engine.runner.drafters[0])(
+        random_draft(llama.target, TreeShape(4, 3, 12)),
+        llama.target,
+        other.runner.pool,
+        other.runner.future_map,
+        other.runner.prepare_attention,
+    )
+    other.runner.drafters[0].texts = llama.texts  # type: ignore[attr-defined]
+    requests = [replace(request, tenant="a") for request in llama.requests]
+    assert tokens(run(other, requests, loop)) == llama.answers
+    again = run(other, [replace(request, id=f"{request.id}-again") for request in requests], loop)
+    assert {name.removesuffix("-again"): output.token_ids for name, output in again.items()} == llama.answers
+    assert copies.model.shares(False)
+    engine.stream.close()
+    other.stream.close()
+
+
+def test_nothing_is_copied_from_another_tenant(llama: Spoken) -> None:
+    engine = build(llama, "plain", 3, ("alone",))
+    run(engine, [replace(request, tenant="a") for request in llama.requests], "plain")
+    copied = {}
+    for tenant in ("a", "b", ""):
+        engine.counters.reset()
+        run(engine, [replace(one, id=f"{one.id}{tenant}x", tenant=tenant) for one in llama.requests], "plain")
+        copied[tenant] = engine.counters.copied_tokens
+    assert copied["b"] == copied[""] < copied["a"]
