@@ -15,7 +15,7 @@ SYLLABLES = ("ba", "co", "di", "fe", "gu", "ka", "lo", "mi", "no", "pa", "ra", "
 VERBS = ("close", "update", "archive", "send", "check", "refund", "assign", "ship", "tag", "review")
 OBJECTS = ("ticket", "order", "invoice", "parcel", "booking", "account", "report", "photo", "task", "device")
 FIELDS = ("owner", "city", "code", "label", "status", "note", "file", "group")
-KEYWORDS = frozenset("self cls None True False def return import from class pass with for while and not the".split())
+KEYWORDS = frozenset(("self", "None", "True", "False", "return", "import", "from", "class", "pass", "with", "while"))
 NAME = re.compile(r"[a-z_][a-z_0-9]{3,}")
 
 

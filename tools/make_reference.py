@@ -311,7 +311,7 @@ def write_metrics_page() -> str:
         "Requests and memory, under vLLM's names": lambda name: "vllm:" in name and "spec_decode" not in name,
         "Speculation, under vLLM's names": lambda name: "spec_decode" in name,
         "Speculation, under names of eyas": lambda name: (
-            re.search("eyas_(arm|rounds|speedup|forecast)", name) is not None
+            re.search("eyas_(arm|rounds|speedup|forecast|copied)", name) is not None
         ),
         "Waits for the device, under a name of eyas": lambda name: "eyas_device" in name,
         "Requests, under a name of eyas": lambda name: "eyas_aborted" in name,

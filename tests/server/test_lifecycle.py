@@ -12,6 +12,8 @@ import openai
 import pytest
 from tests.server.server import MODEL, error_of, serving, start_engine, wait_until
 
+from eyas.server.request_parser import RequestParser
+
 LONG = {"model": MODEL, "prompt": "hi", "max_tokens": 500, "ignore_eos": True}
 
 
@@ -223,7 +225,27 @@ def test_every_path_but_the_probes_needs_a_key(locked):
             assert status(path, right) == (404 if path == "/nothing" else 200)
     reply = client.post("/v1/completions", content=b"{")
     assert error_of(reply, 401)["code"] == "invalid_api_key"
-    assert reply.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(("keys", "owners"), [(("first", "sécond"), ["0/", "0/a", "1/a", "0/a"]), ((), [""] * 4)])
+def test_the_owner_of_a_request_is_its_key_and_user(shallow_target, monkeypatch, keys, owners):
+    """Drafts are copied only from outputs of the same owner. Without keys nobody owns anything."""
+    found, parse = [], RequestParser.parse
+
+    def watched(*arguments):
+        requests = parse(*arguments)
+        found.extend(request.tenant for request in requests)
+        return requests
+
+    monkeypatch.setattr(RequestParser, "parse", watched)
+    async_engine = start_engine(shallow_target)
+    with serving(async_engine, keys=keys) as server:
+        for key, user in (("first", None), ("first", "a"), ("sécond", "a"), ("first", "a")):
+            body = {"model": MODEL, "prompt": "roses", "max_tokens": 1, "user": user}
+            headers = {b"Authorization": f"Bearer {key}".encode()}
+            assert server.client().post("/v1/completions", json=body, headers=headers).status_code == 200
+    async_engine.drain(1)
+    assert found == owners
 
 
 @pytest.mark.parametrize(

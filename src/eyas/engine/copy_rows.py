@@ -44,7 +44,7 @@ class CopyRows:
         return sum(map(self.num_rows_of, range(len(self.copies))))
 
     def num_rows_of(self, request: int) -> int:
-        """The number of tokens to verify of a request, by its index in the batch."""
+        """Returns the number of tokens to verify of a request, by its index in the batch."""
         copy = self.copies[request]
         return 0 if copy is None else min(len(copy.tokens), MAX_COPY)
 

@@ -23,11 +23,13 @@ from eyas.model.target import Target
 from eyas.speculation.arms import OFF, Arm, default_arms
 from eyas.speculation.batch_load import FixedArm, Policy
 from eyas.speculation.budget import Budget
+from eyas.speculation.copy_index import CopyFinder
 from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
 
 MAX_CONTEXT = 8192  # tokens, for a target that could hold more
 # Of a CPU's memory, the share of KV memory at most; of a GPU's, the share of weights, KV memory and forwards together.
 CPU_SHARE, CUDA_SHARE = 0.25, 0.9
+POOL_TOKENS = 100_000  # of the outputs of all tenants; about 10 MB
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class EngineOptions:
         max_waiting: The number of waiting requests beyond which new requests are refused.
         speculation: "auto" for a budget, or the name of the arm that all rounds run.
         compile: True to run compiled forwards (kernels/aot_compile.py).
+        copies: The texts from which rounds with speculation "auto" copy drafts: none ("off"), the request's own
+            ("request"), or also the newest outputs of the same tenant ("key").
     """
 
     slots: int = 16
@@ -52,6 +56,7 @@ class EngineOptions:
     max_waiting: int = 256
     speculation: str = "auto"
     compile: bool = False
+    copies: str = "off"
 
     def __post_init__(self) -> None:
         for name, least in (("slots", 1), ("context", 2), ("memory_tokens", 2), ("max_waiting", 0)):
@@ -94,7 +99,10 @@ def build_async_engine(
         arms = (_arm_named(options.speculation, arms),)
     heads = [replace(head, shape=heads[0].shape, arms=arms) for head in heads]
     memory_tokens = options.memory_tokens or _memory_tokens(target, heads, options, context)
-    engine = Engine(target, heads, options.slots, context, memory_tokens=memory_tokens)
+    copies = None
+    if options.copies != "off" and len(heads) == 1 and len(arms) > 1:  # a canary compares heads alone
+        copies = CopyFinder(POOL_TOKENS if options.copies == "key" else 0)
+    engine = Engine(target, heads, options.slots, context, memory_tokens=memory_tokens, copies=copies)
     capture_graphs(engine, arms if heads else (OFF,))
     if heads:
         _set_policies(engine, arms)

@@ -33,7 +33,7 @@ from eyas.speculation.acceptance_trace import trace_BC
 from eyas.staging import to_host
 from eyas.tree.sampling import Logprobs, compute_logprobs
 from eyas.tree.shape import TreeShape
-from eyas.tree.tree import Tree, rerank
+from eyas.tree.tree import Tree, forward_rows, rerank
 from eyas.tree.verify import AcceptedPath, has_rejected_child, verify
 
 
@@ -268,7 +268,7 @@ class ModelRunner:
         accepted = verify(tree, self.sampler.next_BM(logits_TW, tree, rows_T, rows, lengths_B))
         self.sampler.accept(rows, accepted)
         slots_BS = self._compact(accepted, own_BE, moves=batch.has_branches)
-        rows_BS = _forward_rows(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
+        rows_BS = forward_rows(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
         aux_BSL = None
         if out.aux_BTL is not None:
             aux_BSL = out.aux_BTL[0, rows_BS]
@@ -386,20 +386,3 @@ def _logprobs_on_host(logits_TW: Tensor, rows_X: Tensor, tokens_X: Tensor, num_t
         return None
     found = compute_logprobs(logits_TW[rows_X], tokens_X, num_top)
     return Logprobs(to_host(found.token_logprobs_T), to_host(found.top_TN), to_host(found.top_ids_TN))
-
-
-def _forward_rows(nodes_BS: Tensor, rows_T: Tensor | None, shape: tuple[int, ...]) -> Tensor:
-    """Returns the row of the forward of each of these nodes.
-
-    Args:
-        nodes_BS: indices of nodes in the tree of their request.
-        rows_T: the nodes that the forward verified, as indices into all nodes; None if it verified all.
-        shape: the numbers of requests and of nodes per tree.
-    """
-    count, num_nodes = shape
-    flat_BS = nodes_BS + torch.arange(0, count * num_nodes, num_nodes, device=nodes_BS.device)[:, None]
-    if rows_T is None:
-        return flat_BS
-    row_of_X = torch.zeros(count * num_nodes, dtype=torch.int64, device=nodes_BS.device)
-    row_of_X[rows_T] = torch.arange(len(rows_T), device=nodes_BS.device)
-    return row_of_X[flat_BS]

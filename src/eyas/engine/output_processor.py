@@ -50,7 +50,7 @@ class OutputProcessor:
         """
         counters, phases = self._counters, out.times
         counters.rounds += 1
-        counters.arm = work.decision.arm.name
+        counters.arm = work.decision.arm.name + "+copy" * (work.decision.copies == "beside")
         counters.rounds_by_arm[counters.arm] = counters.rounds_by_arm.get(counters.arm, 0) + 1
         counters.draft_s += phases.draft_s
         counters.verify_s += phases.verify_s

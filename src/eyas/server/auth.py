@@ -23,6 +23,7 @@ from eyas.tree.acceptance_length import acceptance_length
 PUBLIC_PATHS = ("/health", "/ready")  # probes send no key
 REQUEST_ID = re.compile(r"[!-~]{1,128}")
 RECORD_KEY = "eyas.record"  # of the ASGI scope, through which the routes reach the access log record
+TENANT_KEY = "eyas.tenant"  # of the ASGI scope: the number of the API key of the request; "" without keys
 
 
 @dataclass
@@ -132,8 +133,9 @@ class AuthMiddleware:
 
         try:
             path, authorization = scope["path"], headers.get("authorization", "")
-            if path in self.public_paths or self._is_authorized(path, authorization):
-                await self.app({**scope, RECORD_KEY: record}, receive, send_with_id)
+            tenant = self._tenant(path, authorization)
+            if path in self.public_paths or tenant is not None:
+                await self.app({**scope, RECORD_KEY: record, TENANT_KEY: tenant or ""}, receive, send_with_id)
             else:
                 await _invalid_key().response()(scope, receive, send_with_id)
         except Exception as error:
@@ -144,15 +146,18 @@ class AuthMiddleware:
         finally:
             self.log(record)
 
-    def _is_authorized(self, path: str, authorization: str) -> bool:
-        """Returns True if the header has a valid key, or if none is needed. Compares in constant time."""
+    def _tenant(self, path: str, authorization: str) -> str | None:
+        """Returns the number of the header's key, "" if no key is needed, or None without a valid key.
+
+        Compares in constant time.
+        """
         keys = [*self.keys, *([self.path_keys[path]] if path in self.path_keys else [])]
         if not keys:
-            return True
+            return ""
         scheme, _, token = authorization.partition(" ")
         given = token.strip().encode("latin-1")  # the bytes of the header
         matches = [hmac.compare_digest(given, key) for key in keys]
-        return any(matches) and scheme.lower() == "bearer"
+        return str(matches.index(True)) if any(matches) and scheme.lower() == "bearer" else None
 
 
 def _invalid_key() -> ApiError:

@@ -40,6 +40,7 @@ class OutputDelta:
         time_s: The time of the newest token, in seconds since the request was submitted.
         token_texts: The text of each new token; None unless `Request.wants_rounds` is True.
         is_draft: For each new token, True if it was an accepted draft token.
+        is_copy: For each new token, True if a copy of earlier text also proposed it.
         draft_tree: The draft tree of the round; None unless `Request.wants_rounds` is True.
     """
 
@@ -52,6 +53,7 @@ class OutputDelta:
     time_s: float = 0.0
     token_texts: tuple[str, ...] | None = None
     is_draft: tuple[bool, ...] = ()
+    is_copy: tuple[bool, ...] = ()
     draft_tree: DraftTree | None = None
 
 
@@ -199,6 +201,7 @@ class Generation:
                 output.token_times_s[-1] if output.token_times_s else 0.0,
                 _token_texts(output, num_tokens, num_chars) if output.request.wants_rounds else None,
                 tuple(output.is_draft[num_tokens:]),
+                tuple(output.is_copy[num_tokens:]),
                 output.draft_tree,
             )
             num_tokens, num_chars = num_tokens + len(token_ids), len(output.text)

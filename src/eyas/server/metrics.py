@@ -155,6 +155,7 @@ def _engine_values(stats: EngineStats) -> Values:
         "vllm:spec_decode_num_draft_tokens": counters.draft_tokens,
         "vllm:spec_decode_num_accepted_tokens": sum(accepted),
         "vllm:spec_decode_num_accepted_tokens_per_pos": {str(i): count for i, count in enumerate(accepted)},
+        "eyas_copied_tokens": counters.copied_tokens,
         "eyas_arm_info": {counters.arm: 1},
         "eyas_rounds": counters.rounds_by_arm,
     }

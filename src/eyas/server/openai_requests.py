@@ -82,7 +82,7 @@ class StructuredOutputs(wire.StrictModel):
 class IgnoredParameters(wire.StrictModel):
     """Parameters that clients send and that do not change the response. Other unknown parameters are rejected."""
 
-    user: str | None = Field(None, description="Ignored.")
+    user: str | None = Field(None, description="With --copies key: drafts copy only from this user's outputs.")
     metadata: dict[str, str] | None = Field(None, description="Does not change the response.")
     store: bool | None = Field(None, description="Ignored. The server stores no responses.")
     service_tier: str | None = Field(None, description="Ignored.")

@@ -133,11 +133,13 @@ class RoundInfo(ResponseModel):
     """The tokens of a chunk one by one, sent with `include_rounds`. The first chunk holds the token of the prefill.
 
     texts: joined, they are the text of the chunk. drafted: true for an accepted draft token, false for a token that
-    the target sampled (the first one, or the bonus token of a round). tree: null where the round drafted nothing.
+    the target sampled (the first one, or the bonus token of a round). copied: true for an accepted draft token that a
+    copy of earlier text also proposed. tree: null where the round drafted nothing.
     """
 
     texts: list[str]
     drafted: list[bool]
+    copied: list[bool]
     tree: TreeInfo | None
 
 

@@ -48,12 +48,13 @@ class RequestParser:
     target: Target
     context: int
 
-    def parse(self, body: GenerationRequest, id_prefix: str) -> list[Request]:
+    def parse(self, body: GenerationRequest, id_prefix: str, tenant: str = "") -> list[Request]:
         """Converts a body to engine requests: n for the first prompt, then n for the second, and so on.
 
         Args:
             body: the validated body.
             id_prefix: the requests get the ids `id_prefix`-0, `id_prefix`-1, ...
+            tenant: the owner of the requests; "" for none.
         """
         is_chat = isinstance(body, ChatRequest)
         tool_use = self.tool_use(body) if is_chat else None
@@ -90,6 +91,7 @@ class RequestParser:
                 logprobs=logprobs,
                 wants_text=True,
                 shown_ids=shown_ids,
+                tenant=tenant,
                 wants_rounds=wants_rounds,
                 grammar=grammar,
             )

@@ -148,7 +148,8 @@ class ResponseBuilder(ABC):
                 parents=list(delta.draft_tree.parents),
                 path=list(delta.draft_tree.path),
             )
-        return responses.RoundInfo(texts=list(token_texts), drafted=list(delta.is_draft), tree=tree)
+        drafted, copied = list(delta.is_draft), list(delta.is_copy)
+        return responses.RoundInfo(texts=list(token_texts), drafted=drafted, copied=copied, tree=tree)
 
 
 class ChatResponseBuilder(ResponseBuilder):

@@ -21,7 +21,7 @@ from eyas import __version__
 from eyas.engine.async_engine import AsyncEngine
 from eyas.engine.request import RequestOutput
 from eyas.server import openai_responses as responses
-from eyas.server.auth import RECORD_KEY, AccessLogRecord, AuthMiddleware
+from eyas.server.auth import RECORD_KEY, TENANT_KEY, AccessLogRecord, AuthMiddleware
 from eyas.server.chat_page import add_ui_routes
 from eyas.server.generation import Generation, cancel_on_disconnect
 from eyas.server.http_errors import ApiError, install_error_handlers, shutting_down, unavailable
@@ -213,7 +213,7 @@ class Api:
     async def create_response(self, body: ResponsesRequest, request: Request) -> Response:
         """Generates the next items of a conversation."""
         self._require_ready()
-        call = await self._prepare(body.to_chat())
+        call = await self._prepare(body.to_chat(), request)
         assert isinstance(call.builder, ChatResponseBuilder), type(call.builder)
         builder = ResponsesBuilder(body, call.builder)
         events = stream_response_events(call.generation, builder) if body.stream else None
@@ -265,13 +265,13 @@ class Api:
         if not is_predict_body(raw):
             return await self._generate(parse_body(raw, self.options.served_name), request)
         self._require_ready()
-        calls = [await self._prepare(body) for body in parse_instances(raw, self.options.served_name)]
+        calls = [await self._prepare(body, request) for body in parse_instances(raw, self.options.served_name)]
         responses = await self._run_all(calls, request)
         return Response(b'{"predictions":[' + b",".join(responses) + b"]}", media_type="application/json")
 
     async def _generate(self, body: GenerationRequest, request: Request) -> Response:
         self._require_ready()
-        call = await self._prepare(body)
+        call = await self._prepare(body, request)
         events = stream_events(call.generation, call.builder, body.stream_options) if body.stream else None
         return await self._respond(call, events, request)
 
@@ -283,7 +283,7 @@ class Api:
         call.generation.submit()
         return EventStreamResponse(events, lambda: self._finish([call], request))
 
-    async def _prepare(self, body: GenerationRequest) -> _PreparedCall:
+    async def _prepare(self, body: GenerationRequest, request: Request) -> _PreparedCall:
         check_model(body.model, self.options.served_name)
         builder: ResponseBuilder
         if isinstance(body, ChatRequest):
@@ -292,7 +292,8 @@ class Api:
         else:
             echoed = await self._on_parser_thread(self.parser.echoed_texts, body)
             builder = CompletionResponseBuilder(self.model, bool(body.return_token_ids), echoed)
-        requests = await self._on_parser_thread(self.parser.parse, body, builder.call_id)
+        tenant = request.scope[TENANT_KEY] and f"{request.scope[TENANT_KEY]}/{body.user or ''}"
+        requests = await self._on_parser_thread(self.parser.parse, body, builder.call_id, tenant)
         observe = self.metrics.requests.observe_tokens
         generation = Generation(self.async_engine, requests, body.n or 1, observe)
         return _PreparedCall(body, generation, builder, builder.build_response)

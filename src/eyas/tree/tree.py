@@ -178,6 +178,23 @@ def rerank(tree: Tree, num_rows: int) -> tuple[Tree, Tensor | None]:
     return dataclasses.replace(tree, valid_BM=valid_BM), best_T.sort().values
 
 
+def forward_rows(nodes_BS: Tensor, rows_T: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    """Returns the row of the forward of each of these nodes.
+
+    Args:
+        nodes_BS: indices of nodes in the tree of their request.
+        rows_T: the nodes that the forward verified, as indices into all nodes; None if it verified all.
+        shape: the numbers of requests and of nodes per tree.
+    """
+    count, num_nodes = shape
+    flat_BS = nodes_BS + torch.arange(0, count * num_nodes, num_nodes, device=nodes_BS.device)[:, None]
+    if rows_T is None:
+        return flat_BS
+    row_of_X = torch.zeros(count * num_nodes, dtype=torch.int64, device=nodes_BS.device)
+    row_of_X[rows_T] = torch.arange(len(rows_T), device=nodes_BS.device)
+    return row_of_X[flat_BS]
+
+
 def num_squarings(depth: int) -> int:
     """Returns how often the 0/1 matrix node -> parent must be squared until it maps every node to all its ancestors."""
     return (depth - 1).bit_length()

@@ -137,7 +137,7 @@ function addRound(round, finish, now_ms) {
     if (!text) return;
     const span = document.createElement("span");
     span.textContent = text;
-    span.className = round.drafted[i] ? "drafted" : "sampled";
+    span.className = round.copied[i] ? "drafted copied" : round.drafted[i] ? "drafted" : "sampled";
     turn.article.lastChild.append(span);
     turn.text += text;
   });
