@@ -3,11 +3,10 @@
 import argparse
 import datetime
 import json
-import math
 import sys
 from pathlib import Path
 
-from eyas.base.errors import UsageError
+from eyas.base.config import require_range
 from eyas.base.storage import convert_read_errors
 from eyas.monitoring.acceptance_log import LOG_FILE, parse_records, read_log
 from eyas.monitoring.drift_report import compare_acceptance, read_report
@@ -18,8 +17,7 @@ RETRAIN_EXIT_CODE = 3
 
 def run_verb(parsed: argparse.Namespace) -> int:
     """Runs `eyas drift`. Returns RETRAIN_EXIT_CODE if the report recommends training, else 0."""
-    if parsed.days is not None and not 0 < parsed.days < math.inf:
-        raise UsageError(f"--days {parsed.days} is out of range", "Use a number above 0")
+    require_range("--days", parsed.days, 0, exclude_low=True)
     run_directory, sampled = Path(parsed.run_directory), Path(parsed.log)
     reported = read_report(run_directory)
     with convert_read_errors(sampled / LOG_FILE, "Pass the directory of `eyas serve --sample-low-acceptance`"):

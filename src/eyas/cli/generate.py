@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from eyas.base.config import require_range
 from eyas.base.errors import InputError, UsageError
 from eyas.base.fetch import fetch, is_url
 from eyas.base.progress import Progress
@@ -39,8 +40,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
     """Runs `eyas generate`: generates the outputs and prints them."""
     if (parsed.prompt is None) == (parsed.input is None):
         raise UsageError("Pass either a prompt or --input FILE.jsonl", 'For example: eyas generate "What is a falcon?"')
-    if parsed.max_tokens < 1:
-        raise UsageError(f"--max-tokens {parsed.max_tokens} is out of range", "Use a number from 1 on")
+    require_range("--max-tokens", parsed.max_tokens, 1)
     if not 0 <= parsed.seed < 2**62:
         raise UsageError(f"--seed {parsed.seed} is out of range", "Use a number from 0 to 2**62 - 1")
     sampling = SamplingParams(parsed.temperature, parsed.top_k, parsed.top_p, parsed.min_p)
