@@ -182,11 +182,8 @@ def build_head_config(
         info.vocab_size if config.drafter == "block" else min(config.draft_vocab_size, info.vocab_size),
         intermediate_size=options.intermediate_size,
         aux_layer_ids=tuple(HFIndex(i) for i in aux_layer_ids),
-        fc_norm=options.fc_norm,
-        norm_output=options.norm_output,
     )
-    heads = {name: getattr(options, name) for name in ("num_heads", "num_kv_heads", "head_dim")}
-    sizes = dataclasses.replace(sizes, **{name: size for name, size in heads.items() if size})
+    sizes = dataclasses.replace(sizes, **{name: value for name, value in vars(options).items() if value})
     if config.drafter == "block":
         shared: dict[str, Any] = vars(sizes)
         sizes = BlockConfig(
