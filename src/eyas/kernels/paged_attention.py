@@ -16,9 +16,9 @@ The keys and values of the rows are written to their KV slots first, so a row al
 KV slot 0 belongs to no request: padding rows are written there.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -141,18 +141,12 @@ def visibility_mask(
     return torch.cat((prefix_tP, own_tE), dim=1)
 
 
-class PrepareAttention(Protocol):
-    """A function that is called once per forward and does the work that all layers share."""
+PrepareAttention = Callable[[Tensor, Tensor, AttentionMetadata], PackedAttentionFn]
+"""A function that is called once per forward and does the work that all layers share.
 
-    def __call__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
-        """Returns the attention function of this forward, which is then called once per layer.
-
-        Args:
-            kv: KV memory [layers, 2, Z, G, H]: keys and values.
-            req_to_token_RC: the KV slot of each column of each request slot.
-            metadata: the rows of the forward.
-        """
-        ...
+It takes KV memory [layers, 2, Z, G, H] (keys and values), req_to_token_RC and the rows of the forward. It returns the
+attention function of this forward, which is then called once per layer.
+"""
 
 
 def prepare_dense(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
