@@ -228,10 +228,6 @@ def require_finished(directory: Path | StoragePath, stage: str) -> Provenance:
 def verify_contents(directory: Path | StoragePath) -> Provenance:
     """Reads all files of a finished directory and compares their digests with provenance.json.
 
-    Args:
-        directory: The stage directory.
-        digest: The digest that the caller expects of the directory; None accepts any.
-
     Raises:
         InputError: A file is changed, missing or not recorded in provenance.json. The error names the first such file
             and both digests.
