@@ -20,7 +20,7 @@ from typing import Any
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import finish_stage, has_provenance, mark_unfinished, read_provenance
-from eyas.base.storage import StoragePath, write_atomic, write_json_atomic
+from eyas.base.storage import StoragePath, convert_read_errors, write_atomic, write_json_atomic
 from eyas.chat.conversation import Conversation, read_conversation_dir, read_conversations
 from eyas.data import prompts
 from eyas.data.answers import respond
@@ -153,18 +153,15 @@ def _find_decision(run: Run, name: str) -> tuple[int, dict[str, Any]] | None:
     """
     path = run.directory("prompts") / DECISIONS_FILE
     location, found = PurePath(name).name, list[tuple[int, dict[str, Any]]]()
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file):
-                decision = json.loads(line)
-                if name == decision["id"]:
-                    return number, decision
-                if location == decision["where"]:
-                    found.append((number, decision))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror})", "Check --out") from None
+    with convert_read_errors(path, "Check --out"), path.open("rb") as file:
+        for number, line in enumerate(file):
+            decision = json.loads(line)
+            if name == decision["id"]:
+                return number, decision
+            if location == decision["where"]:
+                found.append((number, decision))
     if len(found) > 1:
         ids = " and ".join(decision["id"] for _, decision in found)
         raise InputError(f"{name} names {len(found)} records", f"Use an id: {ids}")

@@ -17,9 +17,9 @@ from eyas.base.provenance import verify_contents
 from eyas.cli import main
 from eyas.cli.deploy import build_run_launch, write_configured_manifests
 from eyas.deploy.config import DeployConfig, KubernetesConfig
-from eyas.deploy.kubernetes import build_serving, write_manifests
+from eyas.deploy.kubernetes import build_serving
 from eyas.deploy.kubernetes_jobs import DataStages, build_jobs
-from eyas.deploy.launch import Launch, ServedModel, build_launch
+from eyas.deploy.launch import Launch, ServedModel, build_launch, write_objects
 from eyas.deploy.manifests import app_labels
 from eyas.doctor import examine
 from eyas.formats.head_dir import resolve_head
@@ -391,10 +391,10 @@ def test_files_of_an_earlier_recipe_are_removed(head, tmp_path):
     config, what = KubernetesConfig(), launch(head)
     (tmp_path / "k").mkdir()
     (tmp_path / "k" / "deployment.yaml").write_text("{}")
-    write_manifests(every(head, config), {"head": "sha256:a"}, tmp_path / "k")
+    write_objects(tmp_path / "k", "kubernetes", every(head, config), {"head": "sha256:a"})
     assert len(list((tmp_path / "k" / "jobs").iterdir())) == 5
     assert not (tmp_path / "k" / "deployment.yaml").exists()
-    write_manifests(build_serving(config, what), {"head": "sha256:a"}, tmp_path / "k")
+    write_objects(tmp_path / "k", "kubernetes", build_serving(config, what), {"head": "sha256:a"})
     assert list((tmp_path / "k" / "jobs").iterdir()) == []
 
 

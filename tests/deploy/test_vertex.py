@@ -9,7 +9,6 @@ import pytest
 from tests.doubles.gcs import Fault
 
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
-from eyas.base.storage import to_json
 from eyas.cli import main
 from eyas.deploy import vertex_deployment
 from eyas.deploy.config import DeployConfig, VertexConfig
@@ -111,8 +110,8 @@ def test_ids_change_with_the_content_and_not_with_replicas(head):
 def test_googles_client_parses_the_written_requests(head, config, tmp_path):
     out = tmp_path / "vertex"
     requests = build_requests(config, launch(head))
-    first = write_objects(out, "vertex", requests, {"head": "sha256:a"}, to_json)
-    assert write_objects(out, "vertex", requests, {"head": "sha256:a"}, to_json) == first, "the files are written once"
+    first = write_objects(out, "vertex", requests, {"head": "sha256:a"})
+    assert write_objects(out, "vertex", requests, {"head": "sha256:a"}) == first, "the files are written once"
     api = VertexClient(config, FAST)
     for kind, name in (
         ("UploadModelRequest", MODEL),

@@ -77,8 +77,8 @@ def test_from_live_traffic_to_a_head_that_goes_on(start, reported, target, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--sample-below", "0"], "--sample-below 0"),
-        (["--sample-limit", "0"], "--sample-limit 0"),
+        (["--sample-below", "0"], "--sample-below = 0"),
+        (["--sample-limit", "0"], "--sample-limit = 0"),
         (["--no-head"], "--no-head"),
         (["--speculation", "off"], "--speculation off"),
     ],

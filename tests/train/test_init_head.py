@@ -34,7 +34,8 @@ def vocab_of(target: Target, ids: range) -> DraftVocab:
 
 
 def sizes_of(target: Target, size: int, **flags: bool) -> HeadConfig:
-    return HeadConfig.for_target(target.info, size, aux_layer_ids=target.aux_layer_ids, **flags)
+    sizes = HeadConfig.for_target(target.info, size, aux_layer_ids=target.aux_layer_ids)
+    return dataclasses.replace(sizes, **flags)
 
 
 @pytest.fixture

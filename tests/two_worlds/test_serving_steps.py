@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests.engine.poison import poison_map
 from tests.tiny import tiny_target
 from torch import Tensor
 
@@ -152,7 +153,7 @@ def make_drafter(target: Target, draft: Eagle3Spec, rows: list[Row]) -> Eagle3Dr
     order = torch.randperm(pool.num_slots, generator=torch.Generator().manual_seed(5)).int() + 1
     pool.req_to_token_RC.copy_(order.view(len(rows), width))
     drafter = Eagle3Drafter(draft, target, pool, FutureMap(len(rows), width, torch.device("cpu")), prepare_dense)
-    drafter.future_map.poison()
+    poison_map(drafter.future_map)
     assert pool.aux_ZL is not None
     pool.aux_ZL.fill_(100.0)
     return drafter

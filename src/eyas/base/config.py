@@ -70,6 +70,15 @@ def merge_tables(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
     return result
 
 
+def flatten_table(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the values of nested mappings by dotted key: {"slo": {"ttft_ms": 3}} -> {"slo.ttft_ms": 3}."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        key = _dotted(prefix, name)
+        flat |= flatten_table(value, key) if isinstance(value, Mapping) else {key: value}
+    return flat
+
+
 def build(cls: type[T], mapping: Mapping[str, Any], prefix: str = "") -> T:
     """Builds an instance of the frozen dataclass `cls`, nested dataclasses included.
 

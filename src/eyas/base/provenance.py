@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from eyas.base.errors import InputError
 from eyas.base.json_parser import describe_error, parse_json
-from eyas.base.storage import StoragePath, remove_temp_files, to_json
+from eyas.base.storage import StoragePath, convert_read_errors, remove_temp_files, to_json
 
 PROVENANCE = "provenance.json"
 # The directories before the last part of an absolute path, at the start of an argument or behind = , [ or a quote.
@@ -48,12 +48,8 @@ def digest_bytes(data: bytes) -> str:
 
 def digest_file(path: Path | StoragePath) -> str:
     """Returns `sha256:<hex>` of a file, read in parts. Raises InputError if the file cannot be read."""
-    try:
-        with StoragePath.of(path).open() as file:
-            return f"sha256:{hashlib.file_digest(cast(Any, file), 'sha256').hexdigest()}"
-    except OSError as error:
-        problem = f"{path} cannot be read ({error.strerror or type(error).__name__})"
-        raise InputError(problem, "Check the path") from None
+    with convert_read_errors(path, "Check the path"), StoragePath.of(path).open() as file:
+        return f"sha256:{hashlib.file_digest(cast(Any, file), 'sha256').hexdigest()}"
 
 
 def digest_json(value: Any) -> str:
@@ -231,10 +227,6 @@ def require_finished(directory: Path | StoragePath, stage: str) -> Provenance:
 
 def verify_contents(directory: Path | StoragePath) -> Provenance:
     """Reads all files of a finished directory and compares their digests with provenance.json.
-
-    Args:
-        directory: The stage directory.
-        digest: The digest that the caller expects of the directory; None accepts any.
 
     Raises:
         InputError: A file is changed, missing or not recorded in provenance.json. The error names the first such file

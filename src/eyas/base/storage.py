@@ -52,6 +52,15 @@ def convert_write_errors(path: Path) -> Iterator[None]:
         raise StorageError(problem, "Check its permissions, or pass another --out") from error
 
 
+@contextlib.contextmanager
+def convert_read_errors(path: object, fix: str) -> Iterator[None]:
+    """Converts an OSError in the `with` body to an InputError that names `path` and has this fix."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or type(error).__name__})", fix) from None
+
+
 def write_atomic(path: Path, data: bytes | str | Iterable[bytes]) -> None:
     """Writes a file atomically: after a kill or a power cut the file has its old bytes or all of the new bytes.
 

@@ -35,22 +35,15 @@ def run_closed_loop(engine: Engine, prompts: Sequence[Prompt], max_tokens: int) 
 
         previous answer ends = request sent -> wait -> engine admits the request -> prefill -> first token
     """
-    return _run_block(engine, prompts, [0.0] * engine.max_running, max_tokens)
-
-
-def run_open_loop(
-    engine: Engine, prompts: Sequence[Prompt], arrivals_s: Sequence[float], max_tokens: int
-) -> EngineBlock:
-    """Sends prompt i at arrivals_s[i]. A request waits if no slot is free, and TTFT includes the wait."""
-    return _run_block(engine, prompts, arrivals_s, max_tokens)
+    return run_open_loop(engine, prompts, [0.0] * engine.max_running, max_tokens)
 
 
 class _TimedSource:
     """A source (`engine.loops.RequestSource`) of requests that are sent at given times.
 
     Attributes:
-        sent_s: The time at which request i is sent. `_run_block` appends the time at which an answer finishes, because
-            the stream then sends its next request.
+        sent_s: The time at which request i is sent. `run_open_loop` appends the time at which an answer finishes,
+            because the stream then sends its next request.
         added_s: The time at which the engine admitted request i.
         start_s: The start of the block; the other times are seconds after it.
     """
@@ -80,7 +73,11 @@ class _TimedSource:
         return len(self.added_s) < len(self._prompts)
 
 
-def _run_block(engine: Engine, prompts: Sequence[Prompt], sent_s: Sequence[float], max_tokens: int) -> EngineBlock:
+def run_open_loop(engine: Engine, prompts: Sequence[Prompt], sent_s: Sequence[float], max_tokens: int) -> EngineBlock:
+    """Sends prompt i at sent_s[i]. A request waits if no slot is free, and TTFT includes the wait.
+
+    Each prompt without a time is sent when an answer finishes.
+    """
     engine.clear_prefix_cache()
     source = _TimedSource(prompts, sent_s, max_tokens)
     answers = []

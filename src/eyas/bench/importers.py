@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.base.errors import InputError, UsageError
+from eyas.base.storage import convert_read_errors
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE
 from eyas.bench.results import SCHEMA, lookup, read_number, redact_location
 
@@ -57,9 +58,8 @@ def read_benchmark_file(path: Path) -> list[tuple[int, Metrics]]:
         InputError: The file is missing, not JSON, or of an unknown form.
     """
     try:
-        values = _parse_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}", f"Check the path. {OTHER_FILE}") from None
+        with convert_read_errors(path, f"Check the path. {OTHER_FILE}"):
+            values = _parse_json(path.read_text(encoding="utf-8"))
     except ValueError:
         raise InputError(f"{path} is not valid JSON", OTHER_FILE) from None
     runs = [run for value in values if isinstance(value, Mapping) for run in _parse_runs(value)]

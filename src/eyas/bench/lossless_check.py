@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from eyas.base.errors import InputError
 from eyas.base.json_parser import parse_json
 from eyas.base.progress import Progress
+from eyas.base.storage import convert_read_errors
 from eyas.bench.workload import Prompt
 from eyas.drafters.head_spec import HeadSpec
 from eyas.engine.engine import Engine
@@ -145,8 +146,7 @@ def load_reference_model(directory: Path, dtype: torch.dtype, device: torch.devi
 def read_references(path: Path) -> References:
     """Reads a file that tools/make_references.py wrote. Raises InputError if it is missing or damaged."""
     try:
-        return parse_json(References, path.read_bytes())
-    except OSError as error:
-        raise InputError(f"The reference answers {path} cannot be read: {error.strerror}", REMAKE) from None
+        with convert_read_errors(f"The reference answers {path}", REMAKE):
+            return parse_json(References, path.read_bytes())
     except ValueError:
         raise InputError(f"{path} does not contain reference answers", REMAKE) from None

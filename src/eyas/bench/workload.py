@@ -19,7 +19,7 @@ from eyas.bench.config import SYNTHETIC_WORDS, BenchConfig
 from eyas.chat.conversation import Message, parse_messages
 from eyas.chat.render import render_prompt
 from eyas.data.sources.record_formats import ParsedRecord, parse_record
-from eyas.data.sources.source import Record, SourceConfig, open_source, read_shard
+from eyas.data.sources.source import Record, SourceConfig, read_records
 from eyas.evalsets import FAMILIES, example
 from eyas.features.reader import Features
 from eyas.model.target import Target
@@ -177,18 +177,16 @@ def _synthetic_prompt(num_words: int, seed: str, index: int) -> ChatPrompt:
 
 
 def _load_file(path: str, limit: int | None) -> dict[str, list[ChatPrompt]]:
-    source = open_source(SourceConfig(path), 0)
     prompts: dict[str, list[ChatPrompt]] = {}
     count = 0
-    for shard in source.shards:
-        for record in read_shard(source, shard):
-            parsed = parse_record(record.value, keep_system=True)
-            if not isinstance(parsed, ParsedRecord) or (limit is not None and count >= limit):
-                continue
-            first = next(index for index, message in enumerate(parsed.messages) if message.role == "user")
-            prompt = ChatPrompt(record.id, tuple(parsed.messages[: first + 1]))
-            prompts.setdefault(_task(record), []).append(prompt)
-            count += 1
+    for record in read_records(SourceConfig(path)):
+        parsed = parse_record(record.value, keep_system=True)
+        if not isinstance(parsed, ParsedRecord) or (limit is not None and count >= limit):
+            continue
+        first = next(index for index, message in enumerate(parsed.messages) if message.role == "user")
+        prompt = ChatPrompt(record.id, tuple(parsed.messages[: first + 1]))
+        prompts.setdefault(_task(record), []).append(prompt)
+        count += 1
     if not prompts:
         raise InputError(f"{path} contains no prompts in a form that `eyas prompts` accepts", "Use another file")
     return prompts

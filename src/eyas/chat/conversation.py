@@ -24,6 +24,7 @@ from pydantic import AliasPath, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from eyas.base.errors import InputError
 from eyas.base.json_parser import describe_error, parse_json
+from eyas.base.storage import convert_read_errors
 
 Role = Literal["system", "user", "assistant"]
 Finish = Literal["stop", "length"]
@@ -181,12 +182,9 @@ def _convert_errors(location: str) -> Iterator[None]:
 
 def read_conversations(path: Path) -> Iterator[Conversation]:
     """Yields the conversations of a file of JSON lines. Raises InputError that names the file and the line."""
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                yield parse_conversation(line, f"{path}:{number}")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror})", "Check the path") from None
+    with convert_read_errors(path, "Check the path"), path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            yield parse_conversation(line, f"{path}:{number}")
 
 
 def read_conversation_dir(directory: Path) -> Iterator[Conversation]:

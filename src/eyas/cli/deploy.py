@@ -10,7 +10,6 @@ from typing import Any
 from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import has_provenance, read_provenance, require_finished
-from eyas.base.storage import to_json
 from eyas.deploy import kubernetes, kubernetes_jobs, vertex_deployment, vertex_jobs
 from eyas.deploy.engine_parsers import parser_arguments
 from eyas.deploy.launch import Json, Launch, ServedModel, build_launch, upload_artifacts, write_objects
@@ -76,13 +75,12 @@ def write_manifests(run: Run, platform: str) -> Path:
     launch = build_run_launch(run) if not jobs or _has_head(run) else None
     if launch is None:
         _log("The run has no head yet. Only the jobs that make one are written. Deploy again when it is trained.")
-    parents = {} if launch is None else launch.parents
-    if platform == "vertex":
-        serving = {} if launch is None else vertex_deployment.build_requests(config.vertex, launch)
-        write_objects(out, platform, serving | jobs, parents, to_json)
-        return out
-    serving = {} if launch is None else kubernetes.build_serving(config.kubernetes, launch)
-    kubernetes.write_manifests(serving | jobs, parents, out)
+    serving = {}
+    if launch is not None and platform == "vertex":
+        serving = vertex_deployment.build_requests(config.vertex, launch)
+    elif launch is not None:
+        serving = kubernetes.build_serving(config.kubernetes, launch)
+    write_objects(out, platform, serving | jobs, {} if launch is None else launch.parents)
     return out
 
 

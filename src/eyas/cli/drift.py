@@ -3,11 +3,11 @@
 import argparse
 import datetime
 import json
-import math
 import sys
 from pathlib import Path
 
-from eyas.base.errors import InputError, UsageError
+from eyas.base.config import require_range
+from eyas.base.storage import convert_read_errors
 from eyas.monitoring.acceptance_log import LOG_FILE, parse_records, read_log
 from eyas.monitoring.drift_report import compare_acceptance, read_report
 from eyas.monitoring.refresh import write_recipe
@@ -17,15 +17,11 @@ RETRAIN_EXIT_CODE = 3
 
 def run_verb(parsed: argparse.Namespace) -> int:
     """Runs `eyas drift`. Returns RETRAIN_EXIT_CODE if the report recommends training, else 0."""
-    if parsed.days is not None and not 0 < parsed.days < math.inf:
-        raise UsageError(f"--days {parsed.days} is out of range", "Use a number above 0")
+    require_range("--days", parsed.days, 0, exclude_low=True)
     run_directory, sampled = Path(parsed.run_directory), Path(parsed.log)
     reported = read_report(run_directory)
-    try:
+    with convert_read_errors(sampled / LOG_FILE, "Pass the directory of `eyas serve --sample-low-acceptance`"):
         records, num_damaged = parse_records(read_log(sampled))
-    except OSError as error:
-        problem = f"{sampled / LOG_FILE} cannot be read ({error.strerror})"
-        raise InputError(problem, "Pass the directory of `eyas serve --sample-low-acceptance`") from None
     if num_damaged:
         print(f"eyas: {num_damaged} lines of {sampled / LOG_FILE} are damaged and were skipped", file=sys.stderr)
     report = compare_acceptance(reported, records, None if parsed.days is None else _days_ago(parsed.days))

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from eyas.base.config import require_range
 from eyas.base.errors import InputError, UsageError
 from eyas.base.fetch import fetch, is_url
 from eyas.base.progress import Progress
 from eyas.base.provenance import Provenance
+from eyas.base.storage import convert_read_errors
 from eyas.base.terminal import GREEN, RESET, has_colors
 from eyas.chat.conversation import Message, is_unicode, parse_messages
 from eyas.chat.detokenizer import Detokenizer
@@ -38,8 +40,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
     """Runs `eyas generate`: generates the outputs and prints them."""
     if (parsed.prompt is None) == (parsed.input is None):
         raise UsageError("Pass either a prompt or --input FILE.jsonl", 'For example: eyas generate "What is a falcon?"')
-    if parsed.max_tokens < 1:
-        raise UsageError(f"--max-tokens {parsed.max_tokens} is out of range", "Use a number from 1 on")
+    require_range("--max-tokens", parsed.max_tokens, 1)
     if not 0 <= parsed.seed < 2**62:
         raise UsageError(f"--seed {parsed.seed} is out of range", "Use a number from 0 to 2**62 - 1")
     sampling = SamplingParams(parsed.temperature, parsed.top_k, parsed.top_p, parsed.min_p)
@@ -213,11 +214,10 @@ def _read_prompts(path: Path) -> list[tuple[Message, ...]]:
     "turns" (a list of texts, of which the first is used).
     """
     try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+        with convert_read_errors(f"--input {path}", "Check the path"):
+            lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise InputError(f"--input {path} is not UTF-8", "Convert the file to UTF-8") from None
-    except OSError as error:
-        raise InputError(f"--input {path} cannot be read ({error.strerror})", "Check the path") from None
     prompts = [_parse_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
         raise InputError(f"--input {path} has no records", "Write one JSON object a line")

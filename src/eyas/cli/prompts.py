@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from textwrap import indent
 from typing import Any
 
+from eyas.base.config import require_range
 from eyas.base.errors import UsageError
 from eyas.base.terminal import BOLD, DIM, GREEN, RED, has_colors, make_printable, mark
 from eyas.cli import recipes
@@ -33,9 +34,8 @@ def run_verb(parsed: argparse.Namespace) -> int:
         return 0
     if parsed.explain is not None:
         records = list(explain_records(run, [*parsed.explain, *more]))
-    elif parsed.sample < 1:
-        raise UsageError(f"--sample {parsed.sample} is out of range", "Use a number from 1 on")
     else:
+        require_range("--sample", parsed.sample, 1)
         records = sample_records(run, parsed.sample)
         results = Counter("dropped" if each["dropped"] else "kept" for each in records)
         print(f"{_join_counts(results)}; a run also drops duplicates and applies prompts.limit", file=sys.stderr)

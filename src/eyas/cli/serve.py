@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from prometheus_client import make_wsgi_app, start_http_server
 
+from eyas.base.config import require_range
 from eyas.base.environment import count_cpus
 from eyas.base.errors import UsageError
 from eyas.base.storage import StoragePath
@@ -44,10 +44,8 @@ def run_verb(parsed: argparse.Namespace) -> int:
     if parsed.copies == "key" and not keys:
         raise UsageError("--copies key needs API keys, but the server has none", "Add --api-key, or --copies request")
     host, port = _address(parsed.host, parsed.port, vertex)
-    if not 0 <= parsed.drain_s < math.inf:
-        raise UsageError(f"--drain-s {parsed.drain_s} is out of range", "Use a number of seconds from 0 on")
-    if parsed.threads is not None and parsed.threads < 1:
-        raise UsageError(f"--threads {parsed.threads} is out of range", "Use a number from 1 on")
+    require_range("--drain-s", parsed.drain_s, 0)
+    require_range("--threads", parsed.threads, 1)
     sample_options, canary = _sample_options(parsed), _canary_options(parsed)
     key, metrics_port = parsed.metrics_key, parsed.metrics_port
     if metrics_port is not None:  # it is used only after the models are loaded

@@ -1,4 +1,4 @@
-"""Builds the Kubernetes manifests of a recipe and writes them, one file for each object. `eyas deploy` calls it.
+"""Builds the Kubernetes manifests of a recipe. `eyas deploy` writes them, one file for each object.
 
     serving/    Deployment (engine, probes, scratch), Service, PodDisruptionBudget, NetworkPolicy; a scaler by waiting
                 requests (HorizontalPodAutoscaler or KEDA's ScaledObject); what scrapes the metrics (PodMonitoring or
@@ -17,15 +17,10 @@ models, the key that `respond.api_key_env` names, and EYAS_PRIVACY_KEY, which mu
 """
 
 import shlex
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
-import yaml
-
-from eyas.base.provenance import Provenance
 from eyas.deploy.config import KubernetesConfig
-from eyas.deploy.launch import PORT, Json, Launch, http_probe, startup_attempts, write_objects
+from eyas.deploy.launch import PORT, Json, Launch, http_probe, startup_attempts
 from eyas.deploy.manifests import app_labels, render_manifest
 
 QUEUE_METRICS = dict.fromkeys(("eyas", "vllm"), "vllm:num_requests_waiting") | {"sglang": "sglang:num_queue_reqs"}
@@ -71,9 +66,3 @@ def _arguments(config: KubernetesConfig, launch: Launch) -> list[str]:
 def apply_command(directory: Path) -> str:
     """Returns the command that applies the objects of `build_serving`."""
     return f"kubectl apply -f {shlex.quote(str(directory / SERVING))}"
-
-
-def write_manifests(objects: Mapping[str, Json], parents: Mapping[str, str], directory: Path) -> Provenance:
-    """Writes the objects as YAML. parents: {"head": digest} of the served head; {} for Jobs only."""
-    dump = partial(yaml.safe_dump, sort_keys=False, width=120)
-    return write_objects(directory, "kubernetes", objects, parents, dump)

@@ -14,11 +14,10 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from eyas.base.errors import UsageError
-from eyas.deploy.config import NAME, NAME_RULE, KubernetesConfig
+from eyas.deploy.config import KubernetesConfig
 from eyas.deploy.launch import Json
 from eyas.deploy.manifests import app_labels, render_manifest
-from eyas.deploy.stage_jobs import DataStages, needs_gpu, require_remote_url, stage_command
+from eyas.deploy.stage_jobs import DataStages, needs_gpu, stage_command
 
 RUNS_MOUNT, RECIPE_MOUNT = "/runs", "/recipe"
 JOBS = "jobs"
@@ -26,15 +25,7 @@ JOB_WAIT_TIMEOUT = "24h"  # of `kubectl wait`
 
 
 def build_jobs(config: KubernetesConfig, stages: DataStages) -> dict[str, Json]:
-    """Returns file name -> object of jobs/, in the order in which they must be applied.
-
-    Raises:
-        UsageError: The recipe's name is not valid in a cluster, or respond.url is an address of the pod itself.
-    """
-    if not NAME.fullmatch(stages.name):
-        problem = f"The recipe's name {stages.name!r} is not a valid name for Jobs"
-        raise UsageError(problem, f"Set name to {NAME_RULE}")
-    require_remote_url(stages.url)
+    """Returns file name -> object of jobs/, in the order in which they must be applied."""
     labels = app_labels(stages.name, "data")
     recipe = render_manifest("recipe", config, f"{stages.name}-recipe", labels)
     objects = {f"{JOBS}/0-recipe.yaml": recipe | {"data": {f"{stages.name}.toml": stages.recipe}}}

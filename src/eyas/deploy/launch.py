@@ -7,16 +7,18 @@ All three images read the environment variables of Vertex AI, so the Kubernetes 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from eyas.base import provenance
 from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
 from eyas.base.provenance import Provenance, StageInputs, digest_directory, digest_json
-from eyas.base.storage import StoragePath, write_atomic
+from eyas.base.storage import StoragePath, to_json, write_atomic
 from eyas.deploy.config import NAME, NAME_RULE, DeployConfig
 
 PORT = 8080
@@ -65,7 +67,7 @@ class Launch:
         engine: "eyas", "sglang" or "vllm".
         image: The image of the engine.
         arguments: The arguments of the engine.
-        environment: The environment variables of the container.
+        environment: The environment variables of the container. deploy/entrypoint.sh reads them; {} for eyas.
         artifact_uri: The URL of the directory in the bucket that holds the artifacts.
         artifacts: Name below `artifact_uri` -> local directory to upload.
         head_digest: The digest of the head; None without a head.
@@ -139,12 +141,13 @@ def build_launch(config: DeployConfig, model: ServedModel) -> Launch:
         artifacts["target"] = target
         digests["target"] = digest_directory(target)
     remote_target = None if isinstance(target, Path) else target
+    variables = {"EYAS_SERVED_NAME": name, "EYAS_TARGET": remote_target, "EYAS_SPECULATION": config.speculation}
     return Launch(
         name=name,
         engine=config.engine,
         image=config.image,
         arguments=_build_arguments(config, model, name, remote_target),
-        environment={} if config.engine == "eyas" else _build_environment(config, name, remote_target),
+        environment={key: value for key, value in variables.items() if value is not None and config.engine != "eyas"},
         artifact_uri=f"{config.storage.rstrip('/')}/{name}/{_short(digest_json(digests), 16)}",
         artifacts=artifacts,
         head_digest=model.head_digest,
@@ -165,13 +168,7 @@ def _build_arguments(config: DeployConfig, model: ServedModel, name: str, target
     return (*arguments, *config.arguments)
 
 
-def _build_environment(config: DeployConfig, name: str, target: str | None) -> dict[str, str]:
-    """Returns the variables that deploy/entrypoint.sh reads."""
-    variables = {"EYAS_SERVED_NAME": name, "EYAS_TARGET": target, "EYAS_SPECULATION": config.speculation}
-    return {name: value for name, value in variables.items() if value is not None}
-
-
-def upload_artifacts(url: str, artifacts: Mapping[str, Path], progress: bool = True) -> None:
+def upload_artifacts(url: str, artifacts: Mapping[str, Path]) -> None:
     """Uploads the files of local directories that are not yet below a URL. Raises InputError and StorageError.
 
     An upload is atomic, so a file that exists with the right size is not uploaded again. Requirement: the URL contains
@@ -180,7 +177,6 @@ def upload_artifacts(url: str, artifacts: Mapping[str, Path], progress: bool = T
     Args:
         url: The URL of a directory in the bucket.
         artifacts: Name below `url` -> local directory.
-        progress: Prints a progress line.
     """
     root = StoragePath(url)
     files = {
@@ -194,7 +190,7 @@ def upload_artifacts(url: str, artifacts: Mapping[str, Path], progress: bool = T
     if not files:
         raise InputError(f"{' and '.join(map(str, artifacts.values()))} hold no file", "Run `eyas train` first")
     sizes = {name: int(detail["size"]) for name, detail in root.list_details().items()}
-    with Progress(f"upload to {root}", len(files), "files", enabled=progress) as bar:
+    with Progress(f"upload to {root}", len(files), "files") as bar:
         for name, path in files.items():
             if sizes.get(name) != path.stat().st_size:
                 root.join(*name.split("/")).upload_file(path)
@@ -202,22 +198,17 @@ def upload_artifacts(url: str, artifacts: Mapping[str, Path], progress: bool = T
 
 
 def write_objects(
-    directory: Path,
-    platform: str,
-    objects: Mapping[str, Json],
-    parents: Mapping[str, str],
-    to_text: Callable[[Json], str | bytes],
+    directory: Path, platform: str, objects: Mapping[str, Json], parents: Mapping[str, str]
 ) -> Provenance:
-    """Writes one file for each object, then provenance.json, which marks the directory as finished.
+    """Writes one file of YAML or JSON for each object, then provenance.json, which marks the directory as finished.
 
     Does nothing if the directory is finished with the same objects. Removes files of an earlier recipe.
 
     Args:
         directory: The directory of the files.
         platform: "vertex" or "kubernetes".
-        objects: File name -> object.
+        objects: File name, which ends in .yaml or .json -> object.
         parents: The digest of the served head as {"head": digest}; {} if the objects serve no head.
-        to_text: Returns the content of the file of an object.
     """
     started_s = time.time()
     inputs = StageInputs(f"deploy-{platform}", digest_json(dict(objects)), parents)
@@ -229,5 +220,6 @@ def write_objects(
             if path.relative_to(directory).as_posix() not in objects:  # of an earlier recipe
                 path.unlink()
     for name, value in objects.items():
-        write_atomic(directory / name, to_text(value))
+        is_yaml = name.endswith(".yaml")
+        write_atomic(directory / name, yaml.safe_dump(value, sort_keys=False, width=120) if is_yaml else to_json(value))
     return provenance.finish_stage(directory, inputs, started_s)

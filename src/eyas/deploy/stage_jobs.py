@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from eyas.base.errors import UsageError
+from eyas.deploy.config import NAME, NAME_RULE
 from eyas.deploy.launch import Json
 
 
 @dataclass(frozen=True)
 class DataStages:
-    """The stages that run as Jobs.
+    """The stages that run as Jobs. Raises UsageError for a name or URL that Jobs cannot use.
 
     Attributes:
         name: The name of the recipe.
@@ -26,6 +27,14 @@ class DataStages:
     recipe: str
     num_pods: Mapping[str, int]
     url: str | None
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            problem = f"The recipe's name {self.name!r} is not a valid name for Jobs"
+            raise UsageError(problem, f"Set name to {NAME_RULE}")
+        if self.url is not None and _is_loopback(self.url):
+            problem = f"respond.url={self.url!r} is the pod itself when `respond` runs in a Job"
+            raise UsageError(problem, "Use an address that it reaches, such as http://SERVICE.NAMESPACE/v1")
 
 
 def needs_gpu(stage: str, url: str | None) -> bool:
@@ -64,13 +73,6 @@ def launch_line(num_gpus: int, num_machines: int = 1) -> str:
     if num_machines > 1:
         place = '--node-rank="$RANK" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
     return f"torchrun --nnodes={num_machines} --nproc-per-node={max(1, num_gpus)} {place} --no-python eyas"
-
-
-def require_remote_url(url: str | None) -> None:
-    """Raises UsageError if `respond.url` is an address of the container itself."""
-    if url is not None and _is_loopback(url):
-        problem = f"respond.url={url!r} is the pod itself when `respond` runs in a Job"
-        raise UsageError(problem, "Use an address that it reaches, such as http://SERVICE.NAMESPACE/v1")
 
 
 def _is_loopback(url: str) -> bool:

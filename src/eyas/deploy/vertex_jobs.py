@@ -22,9 +22,9 @@ from eyas.base.fetch import fetch
 from eyas.base.google_auth import SECRETS_VARIABLE
 from eyas.base.provenance import digest_json, has_provenance
 from eyas.base.storage import StoragePath
-from eyas.deploy.config import NAME, NAME_RULE, VertexConfig
+from eyas.deploy.config import VertexConfig
 from eyas.deploy.launch import OWNER_LABELS, Json, upload_artifacts
-from eyas.deploy.stage_jobs import DataStages, needs_gpu, require_remote_url, stage_command
+from eyas.deploy.stage_jobs import DataStages, needs_gpu, stage_command
 from eyas.deploy.vertex_client import RetryPolicy, VertexClient
 
 JOBS = "jobs"
@@ -54,10 +54,6 @@ def build_jobs(config: VertexConfig, stages: DataStages, run_url: str) -> dict[s
     Raises:
         UsageError: A value is missing, or a container could not use it.
     """
-    if not NAME.fullmatch(stages.name):
-        problem = f"The recipe's name {stages.name!r} is not a valid name for jobs"
-        raise UsageError(problem, f"Set name to {NAME_RULE}")
-    require_remote_url(stages.url)
     requests = {}
     for number, stage in enumerate(stages.num_pods, 1):
         spec = _build_spec(config, stages, stage, run_url)

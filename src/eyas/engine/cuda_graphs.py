@@ -16,7 +16,6 @@ because they run one after the other.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,19 +26,11 @@ MAX_UNPADDED = 8  # requests up to which a round is not padded; larger ones grow
 MAX_GRAPHS = 512  # each takes some megabytes of the device
 
 
-class GraphRecorder(Protocol):
-    """A function that captures work as a graph without running it."""
+GraphRecorder = Callable[[Callable[[], Tensor]], tuple[Tensor, Callable[[], None]]]
+"""A function that captures work as a graph without running it. Raises RuntimeError for work that it cannot capture.
 
-    def __call__(self, work: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
-        """Captures the work.
-
-        Returns:
-            The tensor that holds the result after each launch, and the function that launches the graph.
-
-        Raises:
-            RuntimeError: the work cannot be captured.
-        """
-        ...
+It returns the tensor that holds the result after each launch, and the function that launches the graph.
+"""
 
 
 class CudaGraphRecorder:

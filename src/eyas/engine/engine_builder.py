@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from eyas.base.config import require_range
 from eyas.base.environment import cache_directory, memory_bytes
 from eyas.base.errors import UsageError
 from eyas.drafters.head_spec import HeadSpec
@@ -60,11 +61,8 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         for name, least in (("slots", 1), ("context", 2), ("memory_tokens", 2), ("max_waiting", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"--{name.replace('_', '-')} {value} is too low", f"Set it to {least} or more")
-        if self.memory_share is not None and not 0 < self.memory_share <= 1:
-            raise UsageError(f"--memory-share {self.memory_share} is out of range", "Set it to more than 0, at most 1")
+            require_range(f"--{name.replace('_', '-')}", getattr(self, name), least)
+        require_range("--memory-share", self.memory_share, 0, 1, exclude_low=True)
 
 
 def build_async_engine(

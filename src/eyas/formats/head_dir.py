@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eyas.base.errors import Finding, InputError, raise_misfits
 from eyas.base.provenance import Provenance, check_recorded, digest_file, digest_json, has_provenance, read_provenance
-from eyas.base.storage import write_atomic
+from eyas.base.storage import convert_read_errors, write_atomic
 from eyas.formats.config import HeadMetadata, ParsedConfig, build_config_json, parse_config
 from eyas.formats.weights import FIX_HEAD, WEIGHTS_FILE, LoadedWeights, load_weights, weight_files
 from eyas.model.block_head import BlockHead
@@ -179,10 +179,8 @@ def inspect_head(directory: Path, num_layers: int | None = None) -> tuple[Parsed
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a file that contains one JSON object. Raises InputError if it is missing or contains something else."""
     try:
-        raw = json.loads(path.read_bytes())
-    except OSError as error:
-        fix = f"Check the path: a head directory holds {CONFIG_FILE} and {WEIGHTS_FILE}"
-        raise InputError(f"{path} cannot be read ({error.strerror})", fix) from error
+        with convert_read_errors(path, f"Check the path: a head directory holds {CONFIG_FILE} and {WEIGHTS_FILE}"):
+            raw = json.loads(path.read_bytes())
     except ValueError as error:
         raise InputError(f"{path} is not valid JSON", FIX_HEAD) from error
     if not isinstance(raw, dict):

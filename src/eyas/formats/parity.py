@@ -20,8 +20,8 @@ from torch import Tensor
 from eyas.formats.head_dir import StoredHead
 from eyas.formats.reference_reader import ReferenceHead
 from eyas.model.attention import DenseAttention
+from eyas.model.attention_probe import trace_layers
 from eyas.model.head import Head
-from eyas.model.submodules import find_layers
 from eyas.model.target import Target
 
 NUM_DRAFT_STEPS = 5
@@ -76,32 +76,12 @@ class TargetStates:
     @torch.no_grad()
     def capture(target: Target, ids: Sequence[int]) -> "TargetStates":
         """Runs the target over the tokens and returns its states on the CPU, in float32."""
-        captured: dict[int, Tensor] = {}
-        layers = find_layers(target.model)
-
-        def capture_input(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            captured[layer] = (args[0] if args else kwargs["hidden_states"]).detach()
-
-        def capture_output(output: Any) -> None:
-            captured[len(layers)] = (output[0] if isinstance(output, tuple) else output).detach()
-
-        hooks = [
-            layer.register_forward_pre_hook(
-                lambda _, args, kwargs, i=i: capture_input(i, args, kwargs), with_kwargs=True
-            )
-            for i, layer in enumerate(layers)
-        ]
-        hooks.append(layers[-1].register_forward_hook(lambda _, args, output: capture_output(output)))
         device = target.embedding.weight.device
         ids_1T = torch.tensor([list(ids)], device=device)
-        try:
-            positions_1T = torch.arange(len(ids), device=device)[None]
-            out = target.forward(ids_1T, positions_1T, DenseAttention(), want_aux=True)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with trace_layers(target.model) as trace:
+            out = target.forward(ids_1T, torch.arange(len(ids), device=device)[None], DenseAttention(), want_aux=True)
         assert out.aux_BTL is not None, "want_aux is set"
-        states = [captured[i][0].to("cpu", torch.float32) for i in range(len(layers) + 1)]
+        states = [state_1TD[0].to("cpu", torch.float32) for state_1TD in (*trace.inputs, trace.outputs[-1])]
         embeds_TD = target.embed(ids_1T)[0].to("cpu", torch.float32)
         return TargetStates(ids_1T[0].cpu(), embeds_TD, states, out.aux_BTL[0].to("cpu", torch.float32))
 

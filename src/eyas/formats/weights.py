@@ -68,14 +68,14 @@ def parse_vocab(d2t: Tensor | None, t2d: Tensor | None, num_draft: int, num_targ
         return _parse_d2t(d2t.long(), num_draft, num_target)
     if num_draft != num_target:
         return _misfit(f"The file has no tensor d2t, but only {num_draft} of {num_target} tokens are in the vocabulary")
-    return ParsedVocab(_build_vocab(torch.arange(num_target), num_target))
+    return ParsedVocab(DraftVocab.from_chosen(torch.ones(num_target, dtype=torch.bool)))
 
 
 def _parse_with_t2d(d2t_V: Tensor | None, t2d_W: Tensor, num_draft: int) -> ParsedVocab:
     chosen_V = t2d_W.nonzero()[:, 0]
     if len(chosen_V) != num_draft:
         return _misfit(f"Tensor t2d marks {len(chosen_V)} tokens, but draft_vocab_size is {num_draft}")
-    vocab = _build_vocab(chosen_V, len(t2d_W))
+    vocab = DraftVocab.from_chosen(t2d_W)
     if d2t_V is None:
         problem = "The file has no tensor d2t, without which SGLang and vLLM draft wrong tokens"
         return ParsedVocab(vocab, (Finding("warning", problem, FIX_EXPORT),))
@@ -108,7 +108,8 @@ def _parse_d2t(d2t_V: Tensor, num_draft: int, num_target: int) -> ParsedVocab:
         problem = f"All numbers in d2t are 0: the draft vocabulary is the first {num_draft} target tokens"
         fix = "Check the export: a trained head has the most frequent tokens"
         findings += (Finding("warning", problem, fix),)
-    return ParsedVocab(_build_vocab(ids_V.sort().values, num_target), findings, order_V)
+    t2d_W = torch.zeros(num_target, dtype=torch.bool).index_fill(0, ids_V, True)
+    return ParsedVocab(DraftVocab.from_chosen(t2d_W), findings, order_V)
 
 
 def _possible_ids(d2t_V: Tensor) -> dict[str, Tensor]:
@@ -132,12 +133,6 @@ def _order_findings(meaning: str, order_V: Tensor | None) -> tuple[Finding, ...]
     if order_V is not None:
         problems.append("Tensor d2t is not in ascending order of target ids, as t2d is")
     return tuple(Finding("warning", problem, FIX_EXPORT) for problem in problems)
-
-
-def _build_vocab(chosen_V: Tensor, num_target: int) -> DraftVocab:
-    t2d_W = torch.zeros(num_target, dtype=torch.bool)
-    t2d_W[chosen_V] = True
-    return DraftVocab(chosen_V - torch.arange(len(chosen_V)), t2d_W)
 
 
 def _misfit(problem: str, fix: str = FIX_HEAD) -> ParsedVocab:

@@ -16,15 +16,14 @@ The keys and values of the rows are written to their KV slots first, so a row al
 KV slot 0 belongs to no request: padding rows are written there.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.model.attention import AttentionParams, PackedAttentionFn
+from eyas.model.attention import AttentionParams, PackedAttentionFn, masked_attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +76,7 @@ def dense_paged_attention(  # noqa: PLR0913, the operands of a kernel
     metadata: AttentionMetadata,
     params: AttentionParams,
 ) -> Tensor:
-    """Computes one layer with torch's SDPA. Tests compare all kernels with this function.
+    """Computes one layer with `masked_attention`. Tests compare all kernels with this function.
 
     It runs on any device. It writes the rows' keys and values to their KV slots, and it reads the lengths on the host.
 
@@ -109,7 +108,8 @@ def dense_paged_attention(  # noqa: PLR0913, the operands of a kernel
         if q_TNH.device.type == "cpu":  # no fast kernel for a few rows of bfloat16 there
             k_GSH, v_GSH = k_GSH.float(), v_GSH.float()
         q_NtH = q_TNH[begin:end].transpose(0, 1).to(k_GSH.dtype)
-        out_TNH[begin:end] = _attend(q_NtH, k_GSH, v_GSH, visible_tS, params).transpose(0, 1).to(q_TNH.dtype)
+        out_NtH = masked_attention(q_NtH[None], k_GSH[None], v_GSH[None], visible_tS[None], params)[0]
+        out_TNH[begin:end] = out_NtH.transpose(0, 1).to(q_TNH.dtype)
     return out_TNH
 
 
@@ -141,35 +141,12 @@ def visibility_mask(
     return torch.cat((prefix_tP, own_tE), dim=1)
 
 
-def _attend(q_NtH: Tensor, k_GSH: Tensor, v_GSH: Tensor, visible_tS: Tensor, params: AttentionParams) -> Tensor:
-    """Computes softmax attention of one request: with SDPA, or in single steps for soft caps and sinks."""
-    if params.softcap is None and params.sinks_N is None:
-        q, k, v, mask = q_NtH[None], k_GSH[None], v_GSH[None], visible_tS[None, None]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=params.scale, enable_gqa=True)[0]
-    num_heads, groups = q_NtH.shape[0], q_NtH.shape[0] // k_GSH.shape[0]
-    k_NSH, v_NSH = (held.float().repeat_interleave(groups, 0) for held in (k_GSH, v_GSH))
-    scores_NtS = torch.bmm(q_NtH.float(), k_NSH.transpose(1, 2)) * params.scale
-    if params.softcap is not None:
-        scores_NtS = params.softcap * (scores_NtS / params.softcap).tanh()
-    scores_NtS = scores_NtS.masked_fill(~visible_tS, -torch.inf)
-    if params.sinks_N is not None:
-        sinks_Nt1 = params.sinks_N.float().view(num_heads, 1, 1).expand(-1, scores_NtS.shape[1], 1)
-        return torch.bmm(torch.cat((scores_NtS, sinks_Nt1), -1).softmax(-1)[..., :-1], v_NSH)
-    return torch.bmm(scores_NtS.softmax(-1), v_NSH)
+PrepareAttention = Callable[[Tensor, Tensor, AttentionMetadata], PackedAttentionFn]
+"""A function that is called once per forward and does the work that all layers share.
 
-
-class PrepareAttention(Protocol):
-    """A function that is called once per forward and does the work that all layers share."""
-
-    def __call__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:
-        """Returns the attention function of this forward, which is then called once per layer.
-
-        Args:
-            kv: KV memory [layers, 2, Z, G, H]: keys and values.
-            req_to_token_RC: the KV slot of each column of each request slot.
-            metadata: the rows of the forward.
-        """
-        ...
+It takes KV memory [layers, 2, Z, G, H] (keys and values), req_to_token_RC and the rows of the forward. It returns the
+attention function of this forward, which is then called once per layer.
+"""
 
 
 def prepare_dense(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:

@@ -23,7 +23,6 @@ class HeadState:
     def __init__(self, hidden_RD: Tensor, logits_RV: Tensor) -> None:
         self.hidden_RD = hidden_RD
         self.logits_RV = logits_RV
-        self.poisoned = False  # tests: reading a value before it is written must fail
 
     def store(self, req_slots_B: Tensor, hidden_BD: Tensor, logits_BV: Tensor) -> None:
         """Stores the outputs of the head. Requirement: the head has read each text up to its last committed token."""
@@ -31,17 +30,8 @@ class HeadState:
         self.logits_RV[req_slots_B] = logits_BV
 
     def load(self, req_slots_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns hidden_BD and logits_BV of these request slots. In tests, fails if they have not been stored."""
-        hidden_BD, logits_BV = self.hidden_RD[req_slots_B], self.logits_RV[req_slots_B]
-        if self.poisoned:
-            assert not bool(logits_BV.isnan().any() | hidden_BD.isnan().any()), "the head state is read before written"
-            self.poison(req_slots_B)
-        return hidden_BD, logits_BV
-
-    def poison(self, req_slots: Tensor | int) -> None:
-        """Overwrites the state of these request slots with NaN. For tests."""
-        self.hidden_RD[req_slots] = torch.nan
-        self.logits_RV[req_slots] = torch.nan
+        """Returns hidden_BD and logits_BV of these request slots."""
+        return self.hidden_RD[req_slots_B], self.logits_RV[req_slots_B]
 
 
 class FutureMap:
@@ -57,19 +47,11 @@ class FutureMap:
         self.lengths_R = torch.zeros(num_req_slots, dtype=torch.int64, device=device)
         self.tokens_RC = torch.zeros(num_req_slots, num_columns, dtype=torch.int64, device=device)
         self.head_states: list[HeadState] = []
-        self._poisoned = False
-
-    def poison(self) -> None:
-        """Fills the state with invalid values, so that later reads of unwritten values fail. For tests."""
-        self._poisoned = True
-        for state in self.head_states:
-            state.poisoned = True
 
     def new_head_state(self, hidden_size: int, draft_vocab_size: int, weight: Tensor) -> HeadState:
         """Adds a HeadState for another head and returns it. It has the device and dtype of `weight`."""
         num_req_slots = len(self.lengths_R)
         state = HeadState(*(weight.new_zeros(num_req_slots, size) for size in (hidden_size, draft_vocab_size)))
-        state.poisoned = self._poisoned
         self.head_states.append(state)
         return state
 
@@ -83,17 +65,10 @@ class FutureMap:
         """
         self.lengths_R[req_slot].fill_(length)
         self.tokens_RC[req_slot, : len(ids)] = ids
-        if self._poisoned:
-            self.tokens_RC[req_slot, len(ids) :] = -1
-            for state in self.head_states:
-                state.poison(req_slot)
 
     def roots_B(self, req_slots_B: Tensor, lengths_B: Tensor) -> Tensor:
         """Returns the token that follows the committed tokens of each request: the root of its next tree."""
-        roots_B = self.tokens_RC[req_slots_B, lengths_B]
-        if self._poisoned:
-            assert int(roots_B.min()) >= 0, "a root is read before it is written"
-        return roots_B
+        return self.tokens_RC[req_slots_B, lengths_B]
 
     def publish(self, req_slots_B: Tensor, tokens_BS: Tensor, lengths_B: Tensor, accepted_B: Tensor) -> None:
         """Appends the accepted tokens of a round to each text and increases its length.

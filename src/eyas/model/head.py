@@ -76,8 +76,6 @@ class HeadConfig:
         *,
         intermediate_size: int | None = None,
         aux_layer_ids: tuple[HFIndex, ...] | None = None,
-        fc_norm: bool = False,
-        norm_output: bool = False,
     ) -> "HeadConfig":
         """Returns the config of a head whose decoder layer has the sizes of a layer of the target.
 
@@ -89,8 +87,6 @@ class HeadConfig:
             draft_vocab_size: V.
             intermediate_size: The feed-forward width; None for the target's.
             aux_layer_ids: The captured layers; None for the default ones.
-            fc_norm: Norms each captured layer before fc.
-            norm_output: Feeds the normed output to the next step.
 
         Raises:
             InputError: The target has no RoPE base, or no feed-forward width to copy.
@@ -114,8 +110,6 @@ class HeadConfig:
             max_position_embeddings=info.max_positions,
             target_hidden_size=info.hidden_size,
             aux_layer_ids=aux_layer_ids or choose_aux_layers(info.num_layers),
-            fc_norm=fc_norm,
-            norm_output=norm_output,
         )
 
     @property

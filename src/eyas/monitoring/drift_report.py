@@ -32,6 +32,7 @@ from pydantic import BaseModel, ValidationError
 from eyas.base.config import build, load_toml
 from eyas.base.errors import InputError
 from eyas.base.provenance import require_finished
+from eyas.base.storage import convert_read_errors
 from eyas.bench.results import RESULTS_FILE
 from eyas.bench.results import SCHEMA as RESULTS_SCHEMA
 from eyas.evaluation.evaluate import SCHEMA as ACCEPTANCE_SCHEMA
@@ -240,9 +241,8 @@ def _read_json(path: Path, schema: int, kind: type[File], command: str) -> File:
     """
     fix = f"Run `{command}` with the recipe of the run"
     try:
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror})", fix) from None
+        with convert_read_errors(path, fix):
+            value = json.loads(path.read_bytes())
     except ValueError:
         raise InputError(f"{path} is not valid JSON", fix) from None
     version = value.get("schema") if isinstance(value, dict) else None

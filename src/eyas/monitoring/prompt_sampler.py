@@ -20,7 +20,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from eyas.base.errors import UsageError
+from eyas.base.config import require_range
 from eyas.chat.conversation import Conversation, read_conversations
 from eyas.engine.request import RequestOutput
 from eyas.monitoring.acceptance_log import LOG_FILE, OLD_LOG_FILE, TASK_NAME, AppendLog, build_record, drafted_rounds
@@ -66,10 +66,8 @@ class SampleOptions:
     limit: int = 10_000
 
     def __post_init__(self) -> None:
-        if not 0 < self.below <= 1:
-            raise UsageError(f"--sample-below {self.below} is out of range", "Use a share above 0 and up to 1")
-        if self.limit < 1:
-            raise UsageError(f"--sample-limit {self.limit} is out of range", "Use 1 or more")
+        require_range("--sample-below", self.below, 0, 1, exclude_low=True)
+        require_range("--sample-limit", self.limit, 1)
 
 
 @dataclass

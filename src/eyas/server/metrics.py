@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
 from eyas.engine.async_engine import EngineStats
 from eyas.engine.canary import CanaryStatus
@@ -25,6 +24,7 @@ MIN_PERIOD_S = 1.0  # of the throughput
 Values = dict[str, float | Mapping[str, float]]
 """Name of a metric -> its value; for a metric with a label: name -> label -> value."""
 FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+disable_created_metrics()  # samples of OpenMetrics, which vLLM's pages do not have
 
 
 class ServerMetrics(Collector):
@@ -77,13 +77,11 @@ class ServerMetrics(Collector):
             *(collector.collect() for collector in self._collectors),
         )
         for metric in of_model:
-            samples = _without_created(metric)
-            metric.samples = [sample._replace(labels={**self.labels, **sample.labels}) for sample in samples]
+            metric.samples = [sample._replace(labels={**self.labels, **sample.labels}) for sample in metric.samples]
             yield metric
             yield from (_renamed(metric, name) for name in TABLES["alias"].get(metric.name, ()))
-        for metric in chain(*(collector.collect() for collector in self.requests.http_collectors)):
-            metric.samples = _without_created(metric)
-            yield metric
+        for collector in self.requests.http_collectors:
+            yield from collector.collect()
 
     def _sglang_values(self, stats: EngineStats) -> Values:
         """Returns the gauges of SGLang that no metric of vLLM has."""
@@ -101,11 +99,6 @@ class ServerMetrics(Collector):
             "sglang:spec_accept_length": 1 + accepted / max(counters.drafts, 1),
             "sglang:spec_accept_rate": accepted / max(counters.draft_tokens, 1),
         }
-
-
-def _without_created(metric: Metric) -> list[Sample]:
-    """Returns the samples without those of OpenMetrics, which vLLM's pages do not have."""
-    return [sample for sample in metric.samples if not sample.name.endswith("_created")]
 
 
 def _renamed(metric: Metric, name: str) -> Metric:

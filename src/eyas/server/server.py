@@ -17,6 +17,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from eyas.base.config import require_range
 from eyas.base.errors import StageError, UsageError
 from eyas.engine.request import Request
 from eyas.server.generation import Generation
@@ -77,8 +78,7 @@ def bind(host: str, port: int, option: str = "--port") -> socket.socket:
     Raises:
         UsageError: the port is out of range or in use, or the host is not local.
     """
-    if not 0 <= port <= 65535:
-        raise UsageError(f"{option} {port} is out of range", "Use a number from 0 to 65535")
+    require_range(option, port, 0, 65535)
     with contextlib.ExitStack() as on_failure:
         try:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

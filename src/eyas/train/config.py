@@ -4,9 +4,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from eyas.base.config import require_range
+from eyas.base.config import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Range, check_ranges
 from eyas.base.errors import InputError, UsageError
 from eyas.model.block_head import BlockConfig
 from eyas.model.head import HeadConfig
@@ -52,16 +52,14 @@ class BlockOptions:
             answers. A higher weight learns faster at first (docs/drafters.md).
     """
 
-    layers: int = 2
-    size: int = 8
-    rank: int = 128
-    anchors: int = 64
-    token_weight: float = 0.1
+    layers: PositiveInt = 2
+    size: PositiveInt = 8
+    rank: PositiveInt = 128
+    anchors: PositiveInt = 64
+    token_weight: NonNegativeFloat = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("layers", "size", "rank", "anchors"):
-            require_range(f"train.block.{name}", getattr(self, name), 1)
-        require_range("train.block.token_weight", self.token_weight, 0)
+        check_ranges("train.block", self)
 
 
 @dataclass(frozen=True)
@@ -114,45 +112,39 @@ class TrainConfig:
 
     drafter: Literal["eagle3", "block"] = "eagle3"
     block: BlockOptions = field(default_factory=BlockOptions)
-    steps: int = 7
-    decay: float = 0.8
-    epochs: int = 3
-    updates: int | None = None
-    batch_tokens: int = 2048
-    micro_tokens: int = 8192
-    learning_rate: float = 1e-3
-    warmup: float = 0.03
+    steps: PositiveInt = 7
+    decay: Annotated[float, Range(0, 1, exclude_low=True)] = 0.8
+    epochs: PositiveInt = 3
+    updates: PositiveInt | None = None
+    batch_tokens: PositiveInt = 2048
+    micro_tokens: PositiveInt = 8192
+    learning_rate: PositiveFloat = 1e-3
+    warmup: Annotated[float, Range(0, 1)] = 0.03
     weight_decay: float = 0.01
-    clip: float = 0.5
+    clip: Annotated[float, Range(0, math.inf, exclude_low=True)] = 0.5
     seed: int = 0
-    draft_vocab_size: int = 32000
+    draft_vocab_size: PositiveInt = 32000
     head: HeadOptions = field(default_factory=HeadOptions)
     init: str = RANDOM
     lm_head: Literal["random", "target"] = "random"
     loss: LossName = "soft"
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     stored_dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    log_every: int = 20
+    log_every: PositiveInt = 20
     checkpoint_every_s: float = 60.0
     checkpoint_url: str | None = None
     shard: bool = False
-    evaluate_every: int | None = None
-    evaluate_answers: int = 16
+    evaluate_every: PositiveInt | None = None
+    evaluate_answers: NonNegativeInt = 16
     evaluate_tree: TreeShape = field(default_factory=lambda: TreeShape(6, 4, 16))
-    patience: int | None = None
+    patience: PositiveInt | None = None
     ema: float = 0.0
     watch: tuple[TrackerName, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.init:
             raise UsageError("train.init is empty", "Set it to 'random' or to a head directory")
-        counts = ("steps", "epochs", "updates", "batch_tokens", "micro_tokens", "draft_vocab_size", "log_every")
-        for name in (*counts, "evaluate_every", "patience"):
-            require_range(f"train.{name}", getattr(self, name), 1)
-        require_range("train.evaluate_answers", self.evaluate_answers, 0)
-        require_range("train.warmup", self.warmup, 0, 1)
-        for name, high in (("decay", 1.0), ("learning_rate", math.inf), ("clip", math.inf)):
-            require_range(f"train.{name}", getattr(self, name), 0, high, exclude_low=True)
+        check_ranges("train", self)
         if not 0 <= self.ema < 1:
             raise UsageError(f"train.ema = {self.ema} is out of range", "Set train.ema to at least 0 and below 1")
         if self.patience is not None and not self.evaluate_answers:
@@ -190,11 +182,8 @@ def build_head_config(
         info.vocab_size if config.drafter == "block" else min(config.draft_vocab_size, info.vocab_size),
         intermediate_size=options.intermediate_size,
         aux_layer_ids=tuple(HFIndex(i) for i in aux_layer_ids),
-        fc_norm=options.fc_norm,
-        norm_output=options.norm_output,
     )
-    heads = {name: getattr(options, name) for name in ("num_heads", "num_kv_heads", "head_dim")}
-    sizes = dataclasses.replace(sizes, **{name: size for name, size in heads.items() if size})
+    sizes = dataclasses.replace(sizes, **{name: value for name, value in vars(options).items() if value})
     if config.drafter == "block":
         shared: dict[str, Any] = vars(sizes)
         sizes = BlockConfig(

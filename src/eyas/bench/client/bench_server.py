@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from eyas.base.config import flatten_table
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
 from eyas.base.provenance import package_versions
@@ -82,22 +83,14 @@ def reproduce_command(url: str, baseline: str | None, config: ClientConfig) -> s
     """Returns the shell command that repeats the run. Leaves out keys with default values and values of URL queries."""
     words = ["eyas", "bench", "--url", redact_location(url)]
     words += [] if baseline is None else ["--baseline", redact_location(baseline)]
-    keys, defaults = _flatten(_public_config(config)), _flatten(ClientConfig())
+    tables = dataclasses.asdict(_public_config(config)), dataclasses.asdict(ClientConfig())
+    keys, defaults = (flatten_table(table, "client") for table in tables)
     words += [f"{key}={json.dumps(value)}" for key, value in keys.items() if value != defaults[key]]
     return shlex.join(words)
 
 
 def _public_config(config: ClientConfig) -> ClientConfig:
     return dataclasses.replace(config, prompts=redact_location(config.prompts))
-
-
-def _flatten(config: Any, prefix: str = "client.") -> dict[str, Any]:
-    """Returns key -> value of a configuration, such as "client.seed" and, for a nested table, "client.slo.ttft_ms"."""
-    flat: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        key, value = f"{prefix}{field.name}", getattr(config, field.name)
-        flat |= _flatten(value, f"{key}.") if dataclasses.is_dataclass(value) else {key: value}
-    return flat
 
 
 class ServerBenchmark:

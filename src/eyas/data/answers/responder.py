@@ -4,7 +4,7 @@
 """
 
 import zlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -79,17 +79,13 @@ class Retried:
 ResponderEvent = Answered | Refused | Retried
 
 
-class AnswerFunction(Protocol):
-    """A function that answers all questions of a queue.
+AnswerFunction = Callable[[QuestionQueue], Generator[ResponderEvent, None, None]]
+"""A function that answers all questions of a queue. It yields an event for each answer, refusal and retry.
 
-    It returns when the queue gives no question and no request is in flight. It may call `QuestionQueue.next` only after
-    the caller has processed the last yielded event. If it cannot continue, it yields all finished answers and then
-    raises StageError.
-    """
-
-    def __call__(self, questions: QuestionQueue) -> Generator[ResponderEvent, None, None]:
-        """Answers all questions, and yields an event for each answer, refusal and retry."""
-        ...
+It returns when the queue gives no question and no request is in flight. It may call `QuestionQueue.next` only after the
+caller has processed the last yielded event. If it cannot continue, it yields all finished answers and then raises
+StageError.
+"""
 
 
 class AnswerScanner(Protocol):

@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from eyas.base.config import flatten_table
 from eyas.base.storage import to_json
 from eyas.base.templates import template_environment
 
@@ -54,7 +55,7 @@ def render_card(ledger: Mapping[str, Any]) -> str:
             ("task", _bars(dict(Counter(ledger["tasks"]).most_common()))),
             ("characters", _bars(lengths)),
         ],
-        settings_rows=[*sorted(_flatten(ledger["digests"]).items()), *sorted(_flatten(ledger["settings"]).items())],
+        settings_rows=[*_flat_rows(ledger["digests"]), *_flat_rows(ledger["settings"])],
         num_unverified=len(unverified),
     )
 
@@ -157,16 +158,10 @@ def _bars(counts: Mapping[str, int]) -> list[tuple[str, int, str, str]]:
     ]
 
 
-def _flatten(value: Mapping[str, Any], parent: str = "") -> dict[str, str]:
-    """Flattens nested settings: {"quality": {"min_chars": 3}} -> {"quality.min_chars": "3"}. parent: name before it."""
-    flat: dict[str, str] = {}
-    for name, inner in value.items():
-        dotted = f"{parent}.{name}" if parent else name
-        if isinstance(inner, Mapping):
-            flat |= _flatten(inner, dotted)
-        else:
-            flat[dotted] = inner if isinstance(inner, str) else _compact_json(inner)
-    return flat
+def _flat_rows(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the keys and values of nested settings: {"quality": {"min_chars": 3}} -> [("quality.min_chars", "3")]."""
+    flat = sorted(flatten_table(table).items())
+    return [(key, value if isinstance(value, str) else _compact_json(value)) for key, value in flat]
 
 
 def _collect_duties(decisions: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from eyas.base.errors import InputError, UsageError
 from eyas.base.json_parser import parse_json
 from eyas.base.provenance import digest_json
-from eyas.base.storage import write_atomic
+from eyas.base.storage import convert_read_errors, write_atomic
 
 ACKNOWLEDGEMENTS_FILE = "acknowledgements.jsonl"
 MAX_NAME = 200  # characters
@@ -73,12 +73,8 @@ class Acknowledgement:
 
 def read_acknowledgements(path: Path) -> list[Acknowledgement]:
     """Reads all acknowledgements of a file; returns [] if there is no file. Raises InputError for an invalid line."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror})", "Check its permissions") from None
+    with convert_read_errors(path, "Check its permissions"):
+        lines = path.read_bytes().splitlines() if path.exists() else []
     found = []
     for number, line in enumerate(lines, start=1):
         try:
