@@ -78,11 +78,11 @@ def test_it_learns_how_often_copies_are_right() -> None:
     index.extend([*range(50), *range(3)])
     copy = model.propose(index, index.tokens, 53, False, 0)
     assert copy is not None
-    assert copy.match == GRAM
+    assert copy.match == 3
     for _ in range(3000):
         hits = next((k for k in range(5) if pick.random() > 0.9), 5)
         model.observe(copy, 0, hits, hits < 5)
-    for share, trials in model.shares(False)[:2]:
+    for share, trials in model.shares(False)[1:3]:
         assert trials > 100
         assert share == pytest.approx(0.9, abs=0.05)
     assert model.shares(True)[0][0] == PRIORS[0]

@@ -16,14 +16,14 @@ from math import log
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import chain_shape
 
-GRAM = 3  # tokens: a shorter match is not searched for
+GRAM = 2  # tokens: a shorter match is not searched for
 MAX_PLACES = 4  # earlier places with the same last tokens that are compared, the newest first
 MAX_MATCH = 32  # tokens
 MAX_COPY = 16  # tokens of one round
-MIN_PROBABILITY = 0.3  # of all tokens of a copy together; a copy ends before it falls below
+MIN_PROBABILITY = 0.2  # of all tokens of a copy together; a copy ends before it falls below
 SEPARATOR = -1  # no token: between the texts of a pool
-MATCH_BOUNDS = (4, 6, 8, 12, 16, 24, 32)  # tokens: the borders of the buckets of match lengths
-PRIORS = (0.4, 0.55, 0.65, 0.75, 0.8, 0.85, 0.9, 0.95)
+MATCH_BOUNDS = (3, 4, 6, 8, 12, 16, 24, 32)  # tokens: the borders of the buckets of match lengths
+PRIORS = (0.3, 0.4, 0.55, 0.65, 0.75, 0.8, 0.85, 0.9, 0.95)
 PRIOR_WEIGHT, MAX_WEIGHT = 4.0, 500.0  # trials of one bucket; above MAX_WEIGHT they are halved
 
 COPY = Arm("copy", chain_shape(MAX_COPY))
