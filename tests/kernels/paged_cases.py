@@ -88,6 +88,7 @@ def forward(shape: Shape, seed: int = 0, columns: int | None = None) -> Forward:
     visible_TE = torch.zeros(total, shape.num_own, dtype=torch.bool)
     slots_T = torch.zeros(total, dtype=torch.int32)
     positions_T = torch.zeros(total, dtype=torch.int32)
+    own_positions_BE = torch.zeros_like(own_BE)
     for b, count in enumerate(shape.num_rows):
         begin = int(starts_B1[b])
         if count == 0:
@@ -98,6 +99,7 @@ def forward(shape: Shape, seed: int = 0, columns: int | None = None) -> Forward:
         visible_TE[begin : begin + count, : first_own + count] = ancestors_EE[first_own:]
         slots_T[begin : begin + count] = own_BE[b, first_own : first_own + count]
         positions_T[begin : begin + count] = shape.lengths[b] + depths[first_own:]
+        own_positions_BE[b, : first_own + count] = shape.lengths[b] + depths
         own_BE[b, first_own + count :] = 0
     rows = AttentionMetadata(
         starts_B1,
@@ -107,6 +109,7 @@ def forward(shape: Shape, seed: int = 0, columns: int | None = None) -> Forward:
         own_BE,
         None if shape.own == "causal" else visible_TE,
         positions_T,
+        own_positions_BE if shape.own == "levels" else None,
     )
     kv = torch.randn(3, 2, num_slots, num_groups, shape.head_dim, generator=random)
     q_TNH = torch.randn(total, num_heads, shape.head_dim, generator=random)
@@ -150,6 +153,8 @@ CASES: dict[str, tuple[Shape, AttentionParams]] = {
     "head size 256": (replace(TREES, heads=(2, 1), head_dim=256), AttentionParams(256**-0.5)),
     "window over trees": (TREES, AttentionParams(0.3, window=20)),
     "window of one": (TREES, AttentionParams(0.3, window=1)),
+    "window over draft levels": (Shape((10, 50), (8, 8), "levels", 24), AttentionParams(0.3, window=6)),
+    "chunk over draft levels": (Shape((10, 50), (8, 8), "levels", 70), AttentionParams(0.3, chunk=13)),
     "window over a chunk": (
         replace(CAUSAL, lengths=(0, 1, 99, 5), num_rows=(3, 5, 40, 9), num_own=40),
         AttentionParams(0.3, 13),

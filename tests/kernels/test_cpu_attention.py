@@ -227,11 +227,20 @@ def test_weights_are_those_of_float32(kernel: CpuKernel, num_rows: int) -> None:
     torch.testing.assert_close(out_TNH.double(), expected_TNH, atol=0, rtol=7e-7)
 
 
-def test_own_columns_without_a_row_are_in_no_window(kernel: CpuKernel) -> None:
-    """A mask may show them: only a rule that counts positions asks whose they are."""
+def test_own_columns_without_a_row_have_positions(kernel: CpuKernel) -> None:
+    """A mask may show them, as for the levels of a draft. Where a rule counts positions, they are given."""
     case = forward(Shape((20, 30), (4, 3), num_own=9))
-    case = replace(case, rows=replace(case.rows, visible_TE=torch.ones(7, 9, dtype=torch.bool)))
-    for params in (PLAIN, AttentionParams(0.3, window=40), AttentionParams(0.3, chunk=100)):
+    own_positions_BE = torch.tensor([[20], [30]]) + torch.arange(9)[None] % 5
+    rows = replace(case.rows, visible_TE=torch.ones(7, 9, dtype=torch.bool), own_positions_BE=own_positions_BE.int())
+    case = replace(case, rows=rows)
+    for window in (1, 2, 3, 7, 40):
+        assert_equals_dense(kernel, case, AttentionParams(0.3, window=window))
+    for params in (
+        PLAIN,
+        AttentionParams(0.3, chunk=100),
+        AttentionParams(0.3, chunk=21),
+        AttentionParams(0.3, chunk=4),
+    ):
         assert_equals_dense(kernel, case, params)
 
 

@@ -145,6 +145,48 @@ def test_step_k_of_training_is_step_k_of_serving(
     assert len({t for t, _ in compared}) > 10
 
 
+def windowed_logits(head: Head, target: Target, row: Row, length: int) -> list[Tensor]:
+    """logits_V of each level that continues the text as it is, from one dense pass over all rows and drafts."""
+    attend, positions_1T = DenseAttention(), torch.arange(length)[None]
+    embeds_1TD = target.embed(row.ids_T[None, 1 : length + 1])
+    hidden_1TD, logits_1TV = head.step_with_logits(
+        embeds_1TD, head.fuse_aux(row.aux_TL[None, :length]), positions_1T, attend
+    )
+    found = [logits_1TV[0, -1]]
+    for level in range(STEPS - 1):
+        embeds_11D = target.embed(row.ids_T[None, length + 1 + level : length + 2 + level])
+        positions_11 = torch.tensor([[length + level]])
+        hidden_1TD, logits_1TV = head.step_with_logits(embeds_11D, hidden_1TD[:, -1:], positions_11, attend)
+        found.append(logits_1TV[0, -1])
+    return found
+
+
+@pytest.mark.parametrize("window", [None, 2, 4, 9, 100])
+@pytest.mark.parametrize(("width", "lane"), [(1, 0), (3, 1)], ids=["chain", "tree"])
+def test_a_head_sees_no_more_than_its_window(
+    target: Target, rows: list[Row], width: int, lane: int, window: int | None
+) -> None:
+    """The window slides over the text and over the drafted levels, and is shorter than the tree, too."""
+    head = make_head(target, {})
+    head.limit_attention(window)
+    lengths = [ANSWER + 5 * line for line in range(len(rows))]
+    vocab = DraftVocab.from_counts(torch.ones(target.info.vocab_size), 96)
+    with torch.no_grad():
+        wanted = [windowed_logits(head, target, row, length) for row, length in zip(rows, lengths, strict=True)]
+        drafter = make_drafter(target, Eagle3Spec(head.pack_projections(), vocab, TreeShape(STEPS, width, 2)), rows)
+        commit(drafter, rows, lengths)
+        drafter.read(range(len(rows)), lengths)
+        texts = [row.ids_T[length + 1 :].tolist() for row, length in zip(rows, lengths, strict=True)]
+        shape = TreeShape(STEPS, width, 2)
+        grower = drafter.growers[shape] = TextGrower(width, lane, texts)
+        roots_B = torch.tensor([int(row.ids_T[n]) for row, n in zip(rows, lengths, strict=True)])
+        drafter.draft(torch.arange(len(rows)), torch.tensor(lengths), roots_B, shape)
+    for line in range(len(rows)):
+        for level, logits_BV in enumerate(grower.logits_BV):
+            scale = max(1.0, float(wanted[line][level].abs().max()))
+            torch.testing.assert_close(logits_BV[line], wanted[line][level], rtol=0, atol=1e-5 * scale)
+
+
 def make_drafter(target: Target, draft: Eagle3Spec, rows: list[Row]) -> Eagle3Drafter:
     """A line for each text, its slots scattered over the memory; the features are those that are stored."""
     width = LENGTH + 20

@@ -76,7 +76,8 @@ class Eagle3Drafter:
         last_BKD, logits_BV = self.state.load(req_slots_B)
         last_BKD = last_BKD[:, None].expand(-1, top_k, -1)
         area_B1 = self.pool.num_slots + 1 + req_slots_B[:, None] * self.scratch
-        area_BE = (area_B1 + torch.arange(top_k * max(shape.depth - 1, 0), device=device)).int()
+        slots_E = torch.arange(top_k * max(shape.depth - 1, 0), device=device)
+        area_BE, levels_E = (area_B1 + slots_E).int(), slots_E // top_k
 
         def advance(frontier: Frontier) -> Tensor:
             nonlocal last_BKD
@@ -87,7 +88,10 @@ class Eagle3Drafter:
             slots_T = own_BE[:, -top_k:].reshape(-1)
             positions_T = (lengths_B + frontier.level).repeat_interleave(top_k)
             visible_TE = frontier.visible_BKE.flatten(0, 1)
-            metadata = AttentionMetadata.uniform(req_slots_B, lengths_B, slots_T, own_BE, positions_T, visible_TE)
+            own_positions_BE = None if self.head.window is None else lengths_B[:, None] + levels_E[: own_BE.shape[1]]
+            metadata = AttentionMetadata.uniform(
+                req_slots_B, lengths_B, slots_T, own_BE, positions_T, visible_TE, own_positions_BE
+            )
             embeds_1TD = self.target.embed(frontier.tokens_BK.reshape(1, -1))
             hidden_1TD = last_BKD.reshape(1, len(slots_T), -1)
             attend = self._attend(metadata)

@@ -42,6 +42,8 @@ class HeadSpec(ABC):
     def on(cls, device: torch.device, stored: StoredHead, shape: TreeShape) -> Self:
         """Returns a spec with head and vocabulary on this device. The head's projections are packed for serving.
 
+        The head attends to no more of a text than it had in training (`DraftHead.limit_attention`).
+
         Args:
             device: The device of the target.
             stored: The head, its draft vocabulary and its acceptance.
@@ -49,6 +51,7 @@ class HeadSpec(ABC):
                 that the head can draft.
         """
         head, prior = stored.head.to(device), AcceptancePrior.from_json(stored.acceptance)
+        head.limit_attention(stored.metadata.trained_context)
         pack_head(head)
         shape = shape.limit_depth(stored.config.max_depth)
         return cls(head, stored.vocab.to(device), shape, acceptance_prior=prior)

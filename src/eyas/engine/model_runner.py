@@ -338,7 +338,8 @@ class ModelRunner:
         starts_B1 = torch.cat((ends_B.new_zeros(1), ends_B)).int()
         positions_T, visible_TE = positions_T[rows_T], visible_BMM.flatten(0, 1)[rows_T]
         req_slots, lengths, slots_T = req_slots_B.int(), lengths_B.int(), slots_T[rows_T]
-        metadata = AttentionMetadata(starts_B1, req_slots, lengths, slots_T, own_BE, visible_TE, positions_T.int())
+        rows = (starts_B1, req_slots, lengths, slots_T, own_BE, visible_TE, positions_T.int(), positions_BM.int())
+        metadata = AttentionMetadata(*rows)
         return own_BE, self._forward(ids_T[rows_T], positions_T, metadata)
 
     def _prefill_metadata(

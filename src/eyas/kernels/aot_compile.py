@@ -120,6 +120,7 @@ class _CompileJob:
         layers: The target's layers whose features are captured; empty for a head.
         dtype: The torch dtype of the weights, for example "bfloat16".
         package: The .pt2 file to write.
+        window: The head's attention window; None for none.
         threads: The number of threads that the compiled forward uses.
     """
 
@@ -128,6 +129,7 @@ class _CompileJob:
     layers: tuple[int, ...]
     dtype: str
     package: str
+    window: int | None = None
     threads: int = dataclasses.field(default_factory=torch.get_num_threads)
 
 
@@ -176,7 +178,7 @@ def compile_pair(target: Target, any_head: DraftHead | None, *, stored_only: boo
                 stored = {name: weight.clone().contiguous() for name, weight in head.state_dict().items()}
                 save_file(stored, str(weights))
                 digest = digest_file(weights)
-            key = _key(digest, head.norm.weight.dtype, dataclasses.asdict(head.config))
+            key = _key(digest, head.norm.weight.dtype, [dataclasses.asdict(head.config), head.window])
             graph = _HeadGraph(head)
             job_of = None if stored_only else lambda path: _head_job(head, weights, path)
             package = _package(f"head-{key}", graph, job_of)
@@ -244,7 +246,7 @@ def _target_job(target: Target, package: Path) -> _CompileJob:
 
 def _head_job(head: Head, weights: Path, package: Path) -> _CompileJob:
     config = dataclasses.asdict(head.config)
-    return _CompileJob(str(weights), config, (), _name(head.norm.weight.dtype), str(package))
+    return _CompileJob(str(weights), config, (), _name(head.norm.weight.dtype), str(package), head.window)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -344,6 +346,7 @@ def _head_graph(job: _CompileJob) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
     assert job.config is not None, "a head has a configuration"
     fields: dict[str, Any] = job.config | {"aux_layer_ids": tuple(job.config["aux_layer_ids"])}
     head = Head(HeadConfig(**fields))
+    head.limit_attention(job.window)
     dtype = getattr(torch, job.dtype)
     if can_pack(dtype):  # the package has no weights
         head = head.to_empty(device="cpu").to(dtype)

@@ -75,6 +75,7 @@ struct scratch {
   float best[ROWS], sum[ROWS], shrink[ROWS];
   int32_t row_of[ROWS];         /* row of the request */
   int32_t first[ROWS];          /* first position that it may see */
+  int windowed;                 /* whether a window or chunk hides columns of the item from any of its rows */
   const uint8_t *visible[ROWS]; /* what a row sees of the own block */
   const void *k_at[KEYS], *v_at[KEYS];
 };
@@ -428,12 +429,13 @@ INLINE int32_t first_of(const struct layer *l, int t) {
 static void pack_rows(const struct layer *l, const struct item *it, struct scratch *s, int width, int few, int pairs) {
   const struct forward *f = l->f;
   const int H = f->head_dim, padded = up(H, LANES), r = f->num_heads / f->num_kv_heads;
+  s->windowed = 0;
   for (int m = 0; m < width; m++) {
     const int valid = m < it->num_rows ? m : it->num_rows - 1; /* padding is as the last row, with a query of 0 */
     const int64_t row = (it->row + valid) / r, t = f->starts[it->b] + row, n = it->g * r + (it->row + valid) % r;
     float *to = s->out + m * padded;
     s->row_of[m] = row;
-    if (l->rule->window || l->rule->chunk) s->first[m] = first_of(l, t);
+    if (l->rule->window || l->rule->chunk) s->windowed |= (s->first[m] = first_of(l, t)) > it->begin;
     if (f->visible) s->visible[m] = f->visible + t * f->num_own;
     s->best[m] = LOWEST;
     s->sum[m] = 0;
@@ -474,8 +476,9 @@ static int see_own(const struct layer *l, const struct item *it, struct scratch 
     for (int m = 0; m < width; m++) any |= seen[m] = -(int32_t)s->visible[m][e];
   else
     for (int m = 0; m < width; m++) any |= seen[m] = -(e <= s->row_of[m]);
-  if (!l->rule->window && !l->rule->chunk) return any;
-  const int32_t position = e < num_new ? f->positions[start + e] : -1;
+  if (!s->windowed) return any;
+  const int32_t position = f->own_positions ? f->own_positions[(int64_t)it->b * f->num_own + e]
+                                            : e < num_new ? f->positions[start + e] : -1;
   any = 0;
   for (int m = 0; m < width; m++) any |= seen[m] &= -(position >= s->first[m]);
   return any;
@@ -491,14 +494,14 @@ static int see_prefix(const struct scratch *s, int64_t column, int32_t *seen, in
 static int collect(const struct layer *l, const struct item *it, struct scratch *s, int64_t *column,
                    struct block *block, int room, int width) {
   const struct forward *f = l->f;
-  const int H = f->head_dim, windowed = l->rule->window || l->rule->chunk, copies = widened(f);
+  const int H = f->head_dim, copies = widened(f);
   const int32_t *table = f->table + (int64_t)f->lines[it->b] * f->num_columns,
                 *own = f->own + (int64_t)it->b * f->num_own;
   const int64_t bytes = H * (f->memory_is_bf16 ? 2 : 4), slot_bytes = f->num_kv_heads * bytes;
   const int64_t length = f->lengths[it->b];
   const char *keys = (const char *)l->keys + it->g * bytes, *values = (const char *)l->values + it->g * bytes;
   /* No row is asked about columns before this one: the prefix, and what comes before all rows of a causal block. */
-  const int64_t open = windowed ? 0 : f->visible ? length : length + s->row_of[0] + 1;
+  const int64_t open = s->windowed ? 0 : f->visible ? length : length + s->row_of[0] + 1;
   int64_t c = *column;
   int n = 0;
   block->num_free = c < open ? least(room, open - c) : 0;

@@ -13,7 +13,8 @@ extern "C" {
 /* What the layers of one forward share; names are those of `Rows`. Strides are in elements. */
 struct forward {
   const int32_t *starts, *lines, *lengths, *slots, *own, *positions, *table;
-  const uint8_t *visible; /* or null: causal */
+  const uint8_t *visible;       /* or null: causal */
+  const int32_t *own_positions; /* or null: slot e of the own block is row e of the request */
   int64_t q_row, q_head, k_row, k_head, v_row, v_head;
   int32_t num_requests, num_rows, num_heads, num_kv_heads, head_dim, num_own, num_columns, num_threads;
   int32_t new_is_bf16, memory_is_bf16; /* q, k, v and out; keys and values */

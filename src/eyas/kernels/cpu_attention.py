@@ -67,6 +67,7 @@ class _Forward(ctypes.Structure):
 
     _fields_ = (
         *((name, c_void_p) for name in ("starts", "lines", "lengths", "slots", "own", "positions", "table", "visible")),
+        ("own_positions", c_void_p),
         *((name, c_int64) for name in ("q_row", "q_head", "k_row", "k_head", "v_row", "v_head")),
         *((name, c_int32) for name in ("num_requests", "num_rows", "num_heads", "num_kv_heads", "head_dim", "num_own")),
         *((name, c_int32) for name in ("num_columns", "num_threads", "new_is_bf16", "memory_is_bf16")),
@@ -115,9 +116,11 @@ class CpuAttention:
         held = [_index(part) for part in (*sizes, req_to_token_RC)]
         visible_TE = None if metadata.visible_TE is None else metadata.visible_TE.contiguous()
         assert visible_TE is None or visible_TE.dtype == torch.bool, "the tree mask is bool"
-        self._held = (kv, held, visible_TE)  # keeps alive what the addresses below point to
+        own_positions_BE = None if m.own_positions_BE is None else _index(m.own_positions_BE)
+        self._held = (kv, held, visible_TE, own_positions_BE)  # keeps alive what the addresses below point to
         f = self._forward = _Forward(*(part.data_ptr() for part in held))
         f.visible = None if visible_TE is None else visible_TE.data_ptr()
+        f.own_positions = None if own_positions_BE is None else own_positions_BE.data_ptr()
         f.num_columns, f.num_requests, f.num_rows = req_to_token_RC.shape[1], len(m.req_slots_B), len(m.slots_T)
         f.num_kv_heads, f.head_dim, f.num_own = kv.shape[3], kv.shape[4], metadata.block_slots_BE.shape[1]
         f.num_threads, f.memory_is_bf16 = torch.get_num_threads(), kv.dtype == torch.bfloat16

@@ -37,8 +37,8 @@ class AttentionMetadata:
     block_slots_BE  KV slots of the own block; the rows of this forward are among them
     visible_TE      bool: the own-block slots that each row attends to. None: a causal mask, and slot e of the own
                     block is row e of the request
-    positions_T     position of each row in the text; only sliding windows and chunks read it. Requirement with windows
-                    or chunks: slot e of the own block is row e of the request, as in every forward of a target
+    positions_T     position of each row in the text; only sliding windows and chunks read it
+    own_positions_BE  position of each slot of the own block, for windows and chunks. None: slot e is row e of the request
     """
 
     starts_B1: Tensor
@@ -48,6 +48,7 @@ class AttentionMetadata:
     block_slots_BE: Tensor
     visible_TE: Tensor | None
     positions_T: Tensor
+    own_positions_BE: Tensor | None = None
 
     @classmethod
     def uniform(
@@ -58,12 +59,14 @@ class AttentionMetadata:
         block_slots_BE: Tensor,
         positions_T: Tensor,
         visible_TE: Tensor | None = None,
+        own_positions_BE: Tensor | None = None,
     ) -> "AttentionMetadata":
         """Returns the metadata of a forward in which each request has the same number of rows."""
         total, count = len(slots_T), len(req_slots_B)
         starts_B1 = torch.arange(0, total + 1, total // count, dtype=torch.int32, device=slots_T.device)
         per_request = starts_B1, req_slots_B.int(), lengths_B.int()
-        return cls(*per_request, slots_T, block_slots_BE, visible_TE, positions_T.int())
+        own_positions_BE = None if own_positions_BE is None else own_positions_BE.int()
+        return cls(*per_request, slots_T, block_slots_BE, visible_TE, positions_T.int(), own_positions_BE)
 
 
 def dense_paged_attention(  # noqa: PLR0913, the operands of a kernel
@@ -135,8 +138,11 @@ def visibility_mask(
     first_t = params.first_visible(metadata.positions_T[begin:end])
     if first_t is not None:
         prefix_tP = torch.arange(length, device=device) >= first_t[:, None]
-        seen_E = torch.full((num_own,), -1, dtype=first_t.dtype, device=device)
-        seen_E[: end - begin] = metadata.positions_T[begin:end]
+        if metadata.own_positions_BE is None:
+            seen_E = torch.full((num_own,), -1, dtype=first_t.dtype, device=device)
+            seen_E[: end - begin] = metadata.positions_T[begin:end]
+        else:
+            seen_E = metadata.own_positions_BE[b]
         own_tE = own_tE & (seen_E >= first_t[:, None])
     return torch.cat((prefix_tP, own_tE), dim=1)
 

@@ -123,7 +123,7 @@ class TritonAttention:
         _parts[(num_groups, num_rows // tile_rows + num_requests, split.parts)](
             q_TNH, keys_ZGH, values_ZGH, self._table_RC,
             metadata.starts_B1, metadata.req_slots_B, metadata.lengths_B, self._own_BE, self._words_TW,
-            metadata.positions_T, self._first(params), params.sinks_N, parts_PTNH, logs_PTN,
+            metadata.positions_T, metadata.own_positions_BE, self._first(params), params.sinks_N, parts_PTNH, logs_PTN,
             params.scale * LOG2_E if params.softcap is None else 2 * LOG2_E * params.scale / params.softcap,
             None if params.softcap is None else params.softcap * LOG2_E,
             q_TNH.stride(0), q_TNH.stride(1), self._table_RC.stride(0),
@@ -209,7 +209,7 @@ def _fold(
     do_not_specialize=["num_requests", "num_rows", "num_heads", "num_own", "fill", "unit_blocks", "table_stride"]
 )
 def _parts(
-    q, keys, values, table, starts, lines, lengths, own, words, positions, first, sinks, parts, logs,
+    q, keys, values, table, starts, lines, lengths, own, words, positions, own_positions, first, sinks, parts, logs,
     scale, cap, q_stride_t, q_stride_n, table_stride, num_requests, num_rows, num_heads, num_own, fill, unit_blocks,
     B_PAD: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr, G: tl.constexpr, H: tl.constexpr,
     H_PAD: tl.constexpr, M: tl.constexpr, S: tl.constexpr, WHOLE: tl.constexpr, DEPENDENT: tl.constexpr,
@@ -285,7 +285,10 @@ def _parts(
             read_S = ((tl.reduce_or(word_M, 0) >> bit_S) & 1) == 1
             seen_MS = ((word_M[:, None] >> bit_S[None, :]) & 1) == 1
         if first is not None:
-            position_S = tl.load(positions + begin + e_S, mask=e_S < request_rows, other=-1).to(tl.int32)
+            if own_positions is None:
+                position_S = tl.load(positions + begin + e_S, mask=e_S < request_rows, other=-1).to(tl.int32)
+            else:
+                position_S = tl.load(own_positions + b * num_own + e_S, mask=e_S < num_own, other=-1).to(tl.int32)
             seen_MS &= position_S[None, :] >= first_M[:, None]
         slots_S = tl.load(own + b * num_own + e_S, mask=read_S, other=0)
         acc_MH, high_M, total_M = _fold(

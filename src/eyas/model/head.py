@@ -14,7 +14,7 @@ at once (`norm_before_fc`) and take the normed hidden half as the residual (`nor
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -276,11 +276,23 @@ class DraftHead(nn.Module):
     """
 
     norm: nn.RMSNorm
+    window: int | None = None
 
     def __init__(self, config: HeadConfig) -> None:
         assert config.find_problem() is None, config.find_problem()
         super().__init__()
         self.config = config
+
+    def limit_attention(self, window: int | None) -> None:
+        """Lets each row attend to the last `window` positions only; None: to all. Set it before compiling.
+
+        A head accepts less where the text is longer than in training. A window of the longest text in training
+        restores most of it (vllm-ascend #10023, sgl-project/sglang #24664) and changes nothing in shorter texts.
+        """
+        self.window = window
+        for module in self.modules():
+            if isinstance(params := getattr(module, "params", None), AttentionParams):
+                module.params = replace(params, window=window)
 
     @classmethod
     def init(cls, config: HeadConfig, seed: int, dtype: torch.dtype = torch.float32) -> Self:
