@@ -1,7 +1,10 @@
 """Figures computed by hand, and GET /metrics read by Prometheus' own parser."""
 
+import asyncio
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,7 +13,7 @@ from tests.server.server import MODEL, serving, start_engine, wait_until
 from eyas.engine.async_engine import EngineStats
 from eyas.engine.counters import EngineCounters
 from eyas.engine.request import Request, RequestOutput
-from eyas.server.generation import OutputDelta, UsageCounter
+from eyas.server.generation import Generation
 from eyas.server.metrics import ServerMetrics
 from eyas.server.response_builder import build_metrics, build_speculative_stats
 from eyas.speculation.speedup import SpeedupEstimate
@@ -228,11 +231,26 @@ def test_where_there_is_nothing_to_report():
 
 def test_a_prompt_counts_once():
     requests = [Request(str(i), (1,) * length, 9) for i, length in enumerate((3, 3, 5, 5))]
-    counter = UsageCounter(requests, 2)
-    for index, cached in ((0, 1), (1, 2), (2, 0), (3, 4)):
-        counter.add(OutputDelta(index, (7, 8), "x", (), cached, None))
-    counter.add(OutputDelta(0, (9,), "", (), 1, "stop"))
-    usage = counter.usage
+
+    class Engine:
+        """Answers each request in two rounds."""
+
+        engine, max_waiting = SimpleNamespace(max_running=4), 0
+
+        def submit(self, request, on_tokens):
+            output = RequestOutput(request, [7, 8], num_cached_tokens=(1, 2, 0, 4)[int(request.id)])
+            on_tokens(output, 2)
+            output.token_ids += [9] * (request.id == "0")
+            output.finish_reason = "stop"
+            on_tokens(output, 1)
+
+    async def count(engine: Any):
+        generation = Generation(engine, requests, 2)
+        generation.submit()
+        await generation.collect()
+        return generation.usage
+
+    usage = asyncio.run(count(Engine()))
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (8, 9, 17)
     assert usage.prompt_tokens_details.cached_tokens == 1
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -71,6 +71,7 @@ class Launch:
         artifact_uri: The URL of the directory in the bucket that holds the artifacts.
         artifacts: Name below `artifact_uri` -> local directory to upload.
         head_digest: The digest of the head; None without a head.
+        health_route: The route that answers 200 when the server accepts requests, in the image of every engine.
     """
 
     name: str
@@ -81,11 +82,7 @@ class Launch:
     artifact_uri: str
     artifacts: Mapping[str, Path]
     head_digest: str | None
-
-    @property
-    def health_route(self) -> str:
-        """The route that answers 200 when the server accepts requests, in the images of eyas, SGLang and vLLM."""
-        return "/health"
+    health_route: ClassVar[str] = "/health"
 
     @property
     def predict_route(self) -> str:

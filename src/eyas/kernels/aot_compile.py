@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,8 +119,8 @@ class _CompileJob:
         config: The fields of the head's HeadConfig; None to compile a target.
         layers: The target's layers whose features are captured; empty for a head.
         dtype: The torch dtype of the weights, for example "bfloat16".
-        package: The .pt2 file to write.
         window: The head's attention window; None for none.
+        package: The .pt2 file to write. `_package` sets it.
         threads: The number of threads that the compiled forward uses.
     """
 
@@ -128,8 +128,8 @@ class _CompileJob:
     config: dict[str, Any] | None
     layers: tuple[int, ...]
     dtype: str
-    package: str
     window: int | None = None
+    package: str = ""
     threads: int = dataclasses.field(default_factory=torch.get_num_threads)
 
 
@@ -164,9 +164,10 @@ def compile_pair(target: Target, any_head: DraftHead | None, *, stored_only: boo
         pack_head(head)
     _check_memory([target.model] if head is None else [target.model, head])
     if target.compiled_forward is None:
-        key = _key(target.digest, target.model.dtype, tuple(target.aux_layer_ids))
-        graph = _TargetGraph(target)
-        package = _package(f"target-{key}", graph, None if stored_only else lambda path: _target_job(target, path))
+        layers, graph = tuple(int(layer) for layer in target.aux_layer_ids), _TargetGraph(target)
+        key = _key(target.digest, target.model.dtype, layers)
+        job = _CompileJob(str(target.directory), None, layers, _name(target.model.dtype))
+        package = _package(f"target-{key}", graph, None if stored_only else job)
         if package is None:
             return False
         compare_with_graph(package, graph, lambda rows: target_inputs(target, rows))
@@ -178,10 +179,10 @@ def compile_pair(target: Target, any_head: DraftHead | None, *, stored_only: boo
                 stored = {name: weight.clone().contiguous() for name, weight in head.state_dict().items()}
                 save_file(stored, str(weights))
                 digest = digest_file(weights)
-            key = _key(digest, head.norm.weight.dtype, [dataclasses.asdict(head.config), head.window])
-            graph = _HeadGraph(head)
-            job_of = None if stored_only else lambda path: _head_job(head, weights, path)
-            package = _package(f"head-{key}", graph, job_of)
+            config, graph = dataclasses.asdict(head.config), _HeadGraph(head)
+            key = _key(digest, head.norm.weight.dtype, [config, head.window])
+            job = _CompileJob(str(weights), config, (), _name(head.norm.weight.dtype), head.window)
+            package = _package(f"head-{key}", graph, None if stored_only else job)
         if package is None:
             return False
         compare_with_graph(package, graph, lambda rows: head_inputs(head, rows))
@@ -239,37 +240,27 @@ def _processor() -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {flags}"
 
 
-def _target_job(target: Target, package: Path) -> _CompileJob:
-    layers = tuple(int(layer) for layer in target.aux_layer_ids)
-    return _CompileJob(str(target.directory), None, layers, _name(target.model.dtype), str(package))
-
-
-def _head_job(head: Head, weights: Path, package: Path) -> _CompileJob:
-    config = dataclasses.asdict(head.config)
-    return _CompileJob(str(weights), config, (), _name(head.norm.weight.dtype), str(package), head.window)
-
-
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _package(name: str, graph: torch.nn.Module, job_of: Callable[[Path], _CompileJob] | None) -> CompiledPackage | None:
+def _package(name: str, graph: torch.nn.Module, job: _CompileJob | None) -> CompiledPackage | None:
     """Loads a package from the cache, and compiles it first if the cache does not have it.
 
     Args:
         name: the name of the file in the cache, without "forward-" and ".pt2".
         graph: the same forward, uncompiled.
-        job_of: returns the job that writes the package to a path; None to compile nothing.
+        job: the job that writes the package; None to compile nothing.
 
     Returns:
-        The package; None if the cache does not have it and `job_of` is None.
+        The package; None if the cache does not have it and `job` is None.
     """
     directory = cache_directory()
     path = directory / f"forward-{name}.pt2"
     if path.is_file():
         with contextlib.suppress(CompileError):
             return CompiledPackage(path, graph)
-    if job_of is None:
+    if job is None:
         return None
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -278,7 +269,7 @@ def _package(name: str, graph: torch.nn.Module, job_of: Callable[[Path], _Compil
                 shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=COMPILING) as work_directory:
             built = Path(work_directory) / path.name
-            _compile_in_subprocess(job_of(built), Path(work_directory))
+            _compile_in_subprocess(dataclasses.replace(job, package=str(built)), Path(work_directory))
             os.replace(built, path)
     except OSError as error:
         raise CompileError("The compiled forward cannot be written", "Free space in the cache directory") from error

@@ -8,8 +8,7 @@ checked later, by `eyas run`.
 
 import hashlib
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from eyas.chat.conversation import Conversation, Message
 from eyas.data.select.language import detect_languages
@@ -23,13 +22,8 @@ from eyas.privacy.surrogates import load_surrogate_key
 SOURCE = "own-traffic"
 LICENSE = "LicenseRef-Own"
 SELF_TEST_PROMPT = ("What is the sum of 12 and 30?",)
-
-
-@dataclass(frozen=True)
-class Rejection:
-    """A prompt that is not stored. reason: "unreadable" (no text, tools), or "refused" by a rule or the filter."""
-
-    reason: str
+Rejection = Literal["unreadable", "refused"]
+"""Why a prompt is not stored: it has no text or uses tools, or a quality rule or the privacy filter refused it."""
 
 
 class PrivacyGate:
@@ -54,15 +48,15 @@ class PrivacyGate:
         """
         parsed = parse_record(record, keep_system=True)
         if isinstance(parsed, RejectedRecord):
-            return Rejection("unreadable")
+            return "unreadable"
         users = [message.content for message in parsed.messages if message.role == "user"]
         languages = detect_languages(users)
         if find_quality_issue(self._quality, users, languages[0]) is not None:
-            return Rejection("refused")
+            return "refused"
         texts = [message.content for message in parsed.messages]
         (cleaned,) = self._privacy.clean([(texts, pick_screening_language(languages, self._privacy.name_languages))])
         if isinstance(cleaned, DroppedRecord):
-            return Rejection("refused")
+            return "refused"
         messages = tuple(Message(old.role, text) for old, text in zip(parsed.messages, cleaned.texts, strict=True))
         tags = {"task": task or SOURCE, "language": languages[0]}
         return Conversation(f"{SOURCE}:{digest_messages(messages)}", SOURCE, messages, tags, cleaned.changed)

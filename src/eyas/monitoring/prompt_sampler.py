@@ -228,9 +228,9 @@ class PromptSampler(Collector):
         if self.num_prompts >= self.options.limit:
             return "full"
         source = read_prompt(body, index)
-        prompt = Rejection("unreadable") if source is None else self._gate(source, task)
-        if isinstance(prompt, Rejection):
-            return prompt.reason
+        prompt = "unreadable" if source is None else self._gate(source, task)
+        if isinstance(prompt, str):
+            return prompt
         digest, line = digest_messages(prompt.messages), prompt.to_line()
         if digest in self._digests:
             return "repeated"

@@ -57,44 +57,13 @@ class OutputDelta:
     draft_tree: DraftTree | None = None
 
 
-class UsageCounter:
-    """The token counts of one HTTP call.
-
-    Args:
-        requests: the requests of the first prompt, then those of the second prompt, and so on.
-        num_choices: the number of requests for each prompt. The tokens of a prompt are counted once.
-    """
-
-    def __init__(self, requests: Sequence[Request], num_choices: int) -> None:
-        self.num_choices = num_choices
-        self.prompt_tokens = sum(len(request.prompt_ids) for request in requests[::num_choices])
-        self._output = [0] * len(requests)
-        self._cached = [0] * len(requests)
-
-    def add(self, delta: OutputDelta) -> None:
-        """Adds the tokens of a delta to the counts."""
-        self._output[delta.index] += len(delta.token_ids)
-        self._cached[delta.index] = delta.num_cached_tokens
-
-    @property
-    def usage(self) -> Usage:
-        """The counts so far. Only the first choice of a prompt counts cached tokens: the others reuse its prompt."""
-        output = sum(self._output)
-        return Usage(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=output,
-            total_tokens=self.prompt_tokens + output,
-            prompt_tokens_details=PromptDetails(cached_tokens=sum(self._cached[:: self.num_choices])),
-        )
-
-
 class Generation:
     """The engine requests of one HTTP call. Requirement: after `submit`, the caller calls `cancel` at the end.
 
     Args:
         async_engine: the engine.
-        requests: see `UsageCounter`.
-        num_choices: see `UsageCounter`.
+        requests: the requests of the first prompt, then those of the second prompt, and so on.
+        num_choices: the number of requests for each prompt.
         observe_tokens: receives the time of the tokens before (None for the first) and the time of new tokens.
 
     Attributes:
@@ -115,7 +84,8 @@ class Generation:
         self.last_times_s: list[float | None] = [None] * len(requests)
         self.num_choices = num_choices
         self._observe_tokens = observe_tokens
-        self._counter = UsageCounter(requests, num_choices)
+        self._num_output_tokens = 0
+        self._num_cached_tokens = [0] * len(requests)
         self._deltas: asyncio.Queue[tuple[OutputDelta, RequestOutput]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
 
@@ -126,8 +96,17 @@ class Generation:
 
     @property
     def usage(self) -> Usage:
-        """The token counts of all deltas that `deltas` has yielded so far."""
-        return self._counter.usage
+        """The token counts of all deltas that `deltas` has yielded so far.
+
+        A prompt is counted once. Only its first choice counts cached tokens: the others reuse its prompt.
+        """
+        prompt = sum(len(request.prompt_ids) for request in self.requests[:: self.num_choices])
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=self._num_output_tokens,
+            total_tokens=prompt + self._num_output_tokens,
+            prompt_tokens_details=PromptDetails(cached_tokens=sum(self._num_cached_tokens[:: self.num_choices])),
+        )
 
     def submit(self) -> None:
         """Submits all requests. Raises ApiError, and cancels those already submitted, if one is refused."""
@@ -162,7 +141,8 @@ class Generation:
                 raise internal_error()
             if delta.finish_reason is not None:
                 self.outputs[delta.index] = output
-            self._counter.add(delta)
+            self._num_output_tokens += len(delta.token_ids)
+            self._num_cached_tokens[delta.index] = delta.num_cached_tokens
             yield delta
 
     async def collect(self) -> list[RequestOutput]:
@@ -173,7 +153,7 @@ class Generation:
 
     def _check_size(self) -> None:
         """Raises ApiError if the call has more requests than the server ever accepts."""
-        num_requests, n = len(self.requests), self._counter.num_choices
+        num_requests, n = len(self.requests), self.num_choices
         slots, waiting = self.async_engine.engine.max_running, self.async_engine.max_waiting
         if num_requests > slots + waiting:
             needed = f"n={n} needs" if num_requests == n else f"{num_requests // n} prompts with n={n} need"
