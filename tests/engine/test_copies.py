@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle
+from pathlib import Path
 
 import pytest
 from tests.engine.small import (
@@ -14,8 +15,10 @@ from tests.engine.small import (
     poison,
     put_drafter,
     random_draft,
+    speak,
     tokens,
 )
+from tests.model.families import family_target
 
 from eyas.engine.device_stream import InlineStream, WorkerStream
 from eyas.engine.engine import Engine
@@ -131,3 +134,16 @@ def test_nothing_is_copied_from_another_tenant(llama: Spoken) -> None:
         run(engine, [replace(one, id=f"{one.id}{tenant}x", tenant=tenant) for one in llama.requests], "plain")
         copied[tenant] = engine.counters.copied_tokens
     assert copied["b"] == copied[""] < copied["a"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("name", ["mistral", "llama4"])
+def test_windows_and_chunks_of_the_target_hold(name: str, loop: str, tmp_path: Path) -> None:
+    """Beside a tree, a forward computes some of the nodes only, so a row of it is not the slot with its number."""
+    spoken = speak(family_target(tmp_path, name, layers=6))
+    engine = build(spoken, loop, 3, BOTH)
+    requests = [replace(request, tenant="a") for request in spoken.requests]
+    assert tokens(run(engine, requests, loop)) == spoken.answers
+    again = run(engine, [replace(request, id=f"{request.id}-again") for request in requests], loop)
+    assert {name.removesuffix("-again"): output.token_ids for name, output in again.items()} == spoken.answers
+    engine.stream.close()
