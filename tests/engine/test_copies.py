@@ -141,7 +141,7 @@ def test_nothing_is_copied_from_another_tenant(llama: Spoken) -> None:
 def test_windows_and_chunks_of_the_target_hold(name: str, loop: str, tmp_path: Path) -> None:
     """Beside a tree, a forward computes some of the nodes only, so a row of it is not the slot with its number."""
     spoken = speak(family_target(tmp_path, name, layers=6))
-    engine = build(spoken, loop, 3, BOTH)
+    engine = build(spoken, loop, 3, BESIDE)
     requests = [replace(request, tenant="a") for request in spoken.requests]
     assert tokens(run(engine, requests, loop)) == spoken.answers
     again = run(engine, [replace(request, id=f"{request.id}-again") for request in requests], loop)

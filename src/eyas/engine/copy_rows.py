@@ -38,10 +38,12 @@ class CopyRows:
     num_unread: int
     is_alone: bool
 
-    @property
-    def num_rows(self) -> int:
-        """The number of tokens to verify, of all requests."""
-        return sum(map(self.num_rows_of, range(len(self.copies))))
+    def num_rows_beyond(self, num_nodes: int) -> int:
+        """Returns the rows for all copies, beside trees of `num_nodes` nodes below the root.
+
+        A copy takes the rows of the least likely nodes of its tree. Only a longer one needs more rows.
+        """
+        return sum(max(self.num_rows_of(request) - num_nodes, 0) for request in range(len(self.copies)))
 
     def num_rows_of(self, request: int) -> int:
         """Returns the number of tokens to verify of a request, by its index in the batch."""

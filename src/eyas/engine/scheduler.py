@@ -174,7 +174,7 @@ class Scheduler:
         nodes = 0 if shape is None else len(drafts) + sum(drafts) * (shape.nodes - 1)
         if decision.copies:
             used = CopyRows(copies, num_unread, decision.copies == "alone")
-            nodes += used.num_rows
+            nodes += used.num_rows_beyond(0 if used.is_alone or shape is None else shape.nodes - 1)
         asked = [request.state.output.request for request in members if request.reports]
         batch = RoundBatch(
             tuple([request.kv.req_slot for request in members]),
