@@ -61,7 +61,8 @@ def find_candidates(text: str) -> list[Value]:
                   for match in pattern.finditer(text, start, end)]  # fmt: skip
     kept: list[Value] = []
     for value in sorted(found, key=lambda one: (one.start, -one.end)):
-        if not kept or value.start >= kept[-1].end:
+        is_ordinary = value.form in ("code", "odd", "street") and _PATTERNS["ordinary"].match(text, value.start, value.end)
+        if not is_ordinary and (not kept or value.start >= kept[-1].end):
             kept.append(value)
     return kept
 
@@ -139,7 +140,7 @@ def find_private_values(text: str, known: Sequence[Span], language: str) -> Iter
     private, dropped = map(load_weights(language, "private_values").__getitem__, ("private", "dropped"))
     for start, end, form in values:
         is_cell = text[start - 1 : start] in _EDGES_OF_CELLS and text[end : end + 1] in _EDGES_OF_CELLS
-        if form == "code" and (is_cell or _PATTERNS["numbered_words"].match(text, start, end)):
+        if form == "code" and is_cell:
             continue  # the heading of a column says what its cells are, see structured_text.py
         if text[start - 1 : start] == "(" and text[max(0, start - 2) : start - 1].isalnum():
             continue  # an argument of a call: "multiply(148, 412)"
