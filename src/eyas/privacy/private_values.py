@@ -117,6 +117,7 @@ def shape_features(written: str, form: str) -> Sequence[str]:
     found += (f"{form}:digits:{num_digits}", f"{form}:letters:{min(sum(map(str.isalpha, shape)), _SHAPE)}")
     if written.isdigit():
         found.append(f"number:{num_digits}")
+        found += ["number:round"] if written.endswith("00") else []
     if year := _PATTERNS["year"].search(written) if form == "date" or len(written) == 4 else None:
         found.append(f"{form}:year:{year[0][:3]}")
     return found
