@@ -35,7 +35,6 @@ PUBLIC = ("public_matters", "public_hints", "invented_frames")
 _BEFORE = ("private_relations", "private_contacts")
 _TABLES = (*COUNTED, *_BEFORE, "public_people")
 _NO_EVIDENCE = ("PERSON", "LOCATION", "IP_ADDRESS", "SECRET")  # kinds that identify no person
-_SCORE_OF_HOMES = 0.8  # of a town after words such as "live"
 _MAX_COUNT = 3  # entries of one table that count
 _NEAR = 120  # characters around a name, inside its sentence
 _REACH = 24  # characters before a name in which a relation or a contact stands
@@ -95,18 +94,10 @@ def select_private(texts: Sequence[str], spans: Sequence[Sequence[Span]], langua
                and (name.features.get("full_name") or not name.features.get("school_problem"))]  # fmt: skip
     for name, score in private:
         kept[name.text].append(replace(name.span, score=round(score, 3)))
-    for text, group, found in zip(texts, kept, spans, strict=True):
-        towns = [span for span in found if span.kind == "LOCATION"]
-        group += towns if private or others else _find_homes(text, towns, language)
+    if private or others:
+        for group, found in zip(kept, spans, strict=True):
+            group += [span for span in found if span.kind == "LOCATION"]
     return [sorted(group, key=in_order) for group in kept]
-
-
-def _find_homes(text: str, towns: Sequence[Span], language: str) -> list[Span]:
-    """Returns the towns where the writer or somebody close lives: "I moved from Dubbo last year", "my aunt in Ennis"."""
-    homes = [town for town in towns if town.score >= _SCORE_OF_HOMES]
-    entries = load_matcher(("first_person",), language).find(split_words(text)) if homes else ()
-    own = sorted(start for start, _, _ in entries)
-    return [town for town in homes if _count(own, town.start - _NEAR, town.end + _NEAR)]
 
 
 def describe_names(texts: Sequence[str], spans: Sequence[Sequence[Span]], language: str) -> list[DetectedName]:
