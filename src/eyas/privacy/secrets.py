@@ -50,10 +50,12 @@ def _find_named(text: str) -> Iterator[Span]:
         if phrase:
             yield Span(*phrase.span("value"), "SECRET", 0.8, "builtin.label")
         yield from _find_after(text, label.end, label.kind == "KEY")
-    hints = sorted([*(label.start for label in labels), *(match.start() for match in _NAMED.find(text, "login"))])
-    for match in _NAMED["token"].finditer(text) if hints else ():
+    made_up = [match for match in _NAMED["token"].finditer(text) if _is_made_up(match[0].rstrip(_CLOSING))]
+    logins = (match.start() for match in _NAMED.find(text, "login")) if made_up else ()
+    hints = sorted([*(label.start for label in labels), *logins])
+    for match in made_up if hints else ():
         value = match[0].rstrip(_CLOSING)
-        if _is_made_up(value) and _is_beside_hint(text, *match.span(), hints) and not _is_hash(text, match.start(), value):
+        if _is_beside_hint(text, *match.span(), hints) and not _is_hash(text, match.start(), value):
             yield Span(match.start(), match.start() + len(value), "SECRET", 0.6, "builtin.token")
 
 
@@ -118,6 +120,8 @@ def _is_made_up(value: str) -> bool:
 
     Such are "Kobalt77!", "l0vem0?78", "8RvrrPGi9IeWmV4", and "mofane-riti-83" if no dictionary has its words.
     """
+    if value.isalpha() and value[1:].islower():
+        return False  # most words
     if _NAMED["words_and_number"].match(value):
         words = _NAMED["letters"].findall(value.casefold())
         return not any(word in load_lexicon().common or is_known(word, "en") for word in words)
