@@ -123,7 +123,7 @@ def test_found(kind, text, language, value):
         ("Open di-vr 11.00-17.00, za 10.00-18.00", "nl"),
         ("The lottery drew 4 8 15 16 23 42", "en"),
         ("Mask 255.255.255.0", "en"),
-        ("Add 2 Tbsp Sriracha and see Section 2 of August 2015", "en"),
+        ("Add 2 Tbsp of it and see Section 2 of August 2015", "en"),
         ("It weighs 8-ounce-servings on Orbius-5, 15.3 in all", "en"),
         ("国道39号を走る", "ja"),
         ("第3章 第48213页", "zh"),

@@ -29,6 +29,8 @@ _THRESHOLD_OF_NAMES = 0.25
 _THRESHOLDS_INSIDE = {"core_first": 0.06, "first": 0.15, "titled": 0.03}
 # The same inside a sentence of a text with other personal data.
 _THRESHOLDS_WITH_DATA = {"last": 0.1, "unknown": 0.12}
+_THRESHOLD_LED = 0.2  # the same in scripts without capitals behind a title, in Chinese characters also a relation
+_MIN_TITLED = 0.5  # score of a name behind a title
 _WORDS = frozenset(("ambiguous", "common", "ending", "known", "stop", "stop_name", "town"))  # groups
 _MAX_WORDS = 7  # in a name
 _MAX_LAST = 3  # words of a Japanese last name that no list holds
@@ -102,8 +104,10 @@ class Tagger(NameFeatures):
             limit = min(limit, _THRESHOLDS_WITH_DATA.get(group, limit)) if is_inside and is_likely else limit
             # "Best, Zorvek & Quendla"
             is_joined = first >= 0 and is_capital and self.words.gaps[i - 1] == " & " and self.groups[i] in _JOINED
-            is_name = chance >= limit or is_joined or (follows and self._is_sure_part(i))
-            is_name = is_name and not (follows and self._ends_before(i))
+            is_led = self.forms[i] in UNCASED and not follows and chance >= _THRESHOLD_LED
+            is_led = is_led and not self.tables_before(i).isdisjoint(_SURE_CUES if self.forms[i] == "han" else RULES["title"])
+            is_name = chance >= limit or is_led or is_joined or (follows and self._is_sure_part(i))
+            is_name = is_name and not (follows and self._ends_before(i, first))
             if first >= 0 and not (follows and (is_name or self._joins(i))):
                 yield self._to_span(first, i - 1, best)
                 first = -1
@@ -143,8 +147,8 @@ class Tagger(NameFeatures):
         """Returns True for a Chinese character or a listed last name right before the next word: no ordinary word."""
         return self.forms[i] == "han" and self.gaps[i] == "none" and self.groups[i].startswith(("-", "last"))
 
-    def _ends_before(self, i: int) -> bool:
-        """Returns True if the name surely ends before word i.
+    def _ends_before(self, i: int, first: int) -> bool:
+        """Returns True if the name that begins at word `first` surely ends before word i.
 
         "Gestern hat Anna Meier Brot gekauft": a German object. "老裴装": behind "old" or "young", a Chinese last name
         stands alone.
@@ -152,7 +156,8 @@ class Tagger(NameFeatures):
         if self.language == "zh" and i > 1 and self.words.lowers[i - 2] in ("老", "小"):
             return self.groups[i - 1].startswith("last.")
         is_object = self.nouns == "nouns" and self.groups[i] == "known" and self.gaps[i - 1] == "space"
-        return is_object and self.groups[i - 1] not in (*_FIRST_NAMES, "particle", "unknown")
+        is_begun = self.groups[i - 1] == "unknown" and i - 1 == first  # "Kübra Oberdörfer"
+        return is_object and not is_begun and self.groups[i - 1] not in (*_FIRST_NAMES, "particle")
 
     def _is_sure_part(self, i: int) -> bool:
         """Returns True if word i surely belongs to the name before it: "Lena" in "Anna-Lena", "蓝天" in "郜蓝天，"."""
@@ -187,7 +192,8 @@ class Tagger(NameFeatures):
             is_signed = last + 1 == len(words) and first > 0 and self.gaps[first - 1] == "line"
             rule = rule or ("title" if is_titled else "closing" if is_signed else "listed")
         rule = rule or self.groups[first]
-        return Span(words.starts[first], words.ends[last], "PERSON", round(score, 3), f"builtin.{rule}")
+        score = round(max(score, _MIN_TITLED if rule == "title" else 0.0), 3)
+        return Span(words.starts[first], words.ends[last], "PERSON", score, f"builtin.{rule}")
 
     def may_follow(self, i: int) -> bool:
         """Returns True if word i and the word before it may belong to one name: "Anna-Lena Meier", "J. R. Smith"."""
