@@ -61,7 +61,9 @@ def find_candidates(text: str) -> list[Value]:
                   for match in pattern.finditer(text, start, end)]  # fmt: skip
     kept: list[Value] = []
     for value in sorted(found, key=lambda one: (one.start, -one.end)):
-        is_ordinary = value.form in ("code", "odd", "street") and _PATTERNS["ordinary"].match(text, value.start, value.end)
+        is_ordinary = value.form in ("code", "odd", "street") and _PATTERNS["ordinary"].match(
+            text, value.start, value.end
+        )
         if not is_ordinary and (not kept or value.start >= kept[-1].end):
             kept.append(value)
     return kept
