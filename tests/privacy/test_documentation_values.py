@@ -45,6 +45,20 @@ def test_a_value_beside_one_goes():
     assert detect_values("CARD", "4242 4242 4242 4242 or 4539 6779 7904 9696") == ["4539 6779 7904 9696"]
 
 
+@pytest.mark.parametrize(
+    ("number", "language"),
+    [
+        ("020-672 45 18", "nl"),  # Amsterdam; in Sweden 020 is free
+        ("0841 93 71 64", "de"),  # Ingolstadt
+        ("0871 67 14 82", "de"),  # Landshut
+        ("0771-89 46 13", "de"),  # Donaueschingen
+    ],
+)
+def test_a_number_that_is_a_service_elsewhere_goes(number, language):
+    assert not is_documentation("PHONE", number)
+    assert detect_values("PHONE", f"tel: {number}", language) == [number]
+
+
 @pytest.mark.parametrize("group", sorted(GROUPS))
 def test_each_group_names_its_source(group):
     row = GROUPS[group]
