@@ -27,6 +27,12 @@ GROUPS = read_data_file("data/documentation_values")["groups"]
         "password = 'changeme'",
         "account number: 1234567890",
         "server 192.0.2.17 and 2001:db8::17",
+        "mail me at prenom.nom@example.fr",
+        "the helpline is 1-800-222-1222 or 0800 111 0 111",
+        "phone: 090-000-0000",
+        "security code 0x8007000d and fault code P0420",
+        "postgres://guest:guest@localhost:5432",
+        "Beispielstraße 12, 00000-000",
     ],
 )
 def test_stay(text):
@@ -34,8 +40,23 @@ def test_stay(text):
 
 
 def test_a_value_beside_one_goes():
+    assert detect_values("PHONE", "call 0800 111 0 111 or 0171 8675309", "de") == ["0171 8675309"]
     assert detect_values("EMAIL", "from user@example.com to anna.k@web.de") == ["anna.k@web.de"]
     assert detect_values("CARD", "4242 4242 4242 4242 or 4539 6779 7904 9696") == ["4539 6779 7904 9696"]
+
+
+@pytest.mark.parametrize(
+    ("number", "language"),
+    [
+        ("020-672 45 18", "nl"),  # Amsterdam; in Sweden 020 is free
+        ("0841 93 71 64", "de"),  # Ingolstadt
+        ("0871 67 14 82", "de"),  # Landshut
+        ("0771-89 46 13", "de"),  # Donaueschingen
+    ],
+)
+def test_a_number_that_is_a_service_elsewhere_goes(number, language):
+    assert not is_documentation("PHONE", number)
+    assert detect_values("PHONE", f"tel: {number}", language) == [number]
 
 
 @pytest.mark.parametrize("group", sorted(GROUPS))

@@ -120,6 +120,11 @@ def test_found(kind, text, language, value):
         ("The river at one point in time is 4000 wide", "en"),
         ("Sort these: word0 word1 word2 word3 word4 word5 word6 word7", "en"),
         ("um 15 Uhr auf Seite 48213", "de"),
+        ("Open di-vr 11.00-17.00, za 10.00-18.00", "nl"),
+        ("The lottery drew 4 8 15 16 23 42", "en"),
+        ("Mask 255.255.255.0", "en"),
+        ("Add 2 Tbsp of it and see Section 2 of August 2015", "en"),
+        ("It weighs 8-ounce-servings on Orbius-5, 15.3 in all", "en"),
         ("国道39号を走る", "ja"),
         ("第3章 第48213页", "zh"),
     ],
@@ -139,6 +144,18 @@ def test_clean(text, language):
 )
 def test_dates_of_birth_of_public_people_stay(text, language):
     assert detect_values("BIRTH_DATE", text, language) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "dates"),
+    [
+        ("Ski camp: Zorvek Tallis, 26.01.1996, rented skis 150 cm", "en", ["26.01.1996"]),
+        ("Patient Tevita Fifita 6 March 1962, knee", "en", ["6 March 1962"]),
+        ("My grandma (12.11.1865) painted", "en", []),
+    ],
+)
+def test_a_date_behind_a_name_is_a_date_of_birth(text, language, dates):
+    assert detect_values("BIRTH_DATE", text, language) == dates
 
 
 def test_the_nearest_label_decides():

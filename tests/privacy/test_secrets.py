@@ -60,6 +60,9 @@ SECRETS = [
 ]
 NONE = [
     "def login(user, password): return check(user, password)",
+    "KeyError: 'surname' in the login page",
+    "log in again after commit 9f8e7d6b and md5 6e6bc4e49dd477ebc98ef4046c067b5f",
+    "the login pod says ImagePullBackOff",
     "password = input('Password: ')",
     "password = None",
     "if password == expected:",

@@ -11,7 +11,7 @@ also count with their first letters (`w:vermie*`), so that other forms of a word
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import accumulate, pairwise
 
 from eyas.privacy.case_insensitive import lower_text
@@ -43,6 +43,7 @@ class FeatureWeights(dict[str, float]):
         triples = (feature[2:] for feature in weights if feature.startswith("3:"))
         self._triples = {triple[:k] for triple in triples for k in range(1, len(triple))}
         self.of_word = lru_cache(100_000)(self._of_word)
+        self._anywhere = lru_cache(100_000)(partial(self._of_word, "w"))
 
     def _of_word(self, side: str, token: str) -> float:
         """Returns the sum of the weights of one token. side: "w" for anywhere, "b" for before, "a" for after."""
@@ -50,12 +51,11 @@ class FeatureWeights(dict[str, float]):
 
     def of_tokens(self, tokens: Sequence[str]) -> Iterator[float]:
         """Yields the sum of the weights of each token, of its pair and of its triple with the tokens before it."""
-        with_triples, second = self._language in CHARACTERS, tokens[-2]
-        for first, token in zip((tokens[-1], *tokens), tokens, strict=False):
-            total = self.of_word("w", token)
-            if first in self._firsts:
+        with_triples, second, firsts, triples = self._language in CHARACTERS, tokens[-2], self._firsts, self._triples
+        for first, token, total in zip((tokens[-1], *tokens), tokens, map(self._anywhere, tokens), strict=False):
+            if first in firsts:
                 total += self.get(f"2:{first}_{token}", 0.0)
-            if with_triples and second + first in self._triples:
+            if with_triples and second + first in triples:
                 total += self.get(f"3:{second}{first}{token}", 0.0)
             second = first
             yield total

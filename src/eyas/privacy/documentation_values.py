@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 from eyas.privacy.case_insensitive import plain_text
 from eyas.privacy.span import Span
@@ -25,6 +25,7 @@ def without_documentation(text: str, spans: Iterable[Span]) -> Iterator[Span]:
     return (span for span in spans if not is_documentation(span.kind, text[span.start : span.end]))
 
 
+@lru_cache(maxsize=1000)  # several detectors find the same value
 def is_documentation(kind: str, value: str) -> bool:
     """Returns True for a value of data/documentation_values.toml, and for a number such as 1234567890 or 0000000.
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from stdnum import bitcoin, iban, luhn, numdb
 
 from eyas.privacy.case_insensitive import lower_text
-from eyas.privacy.labeled_values import UNITS, is_about_private_life, is_direct, label_before, labels_before
+from eyas.privacy.labeled_values import UNITS, count_private_words, is_direct, label_before, labels_before
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span
 from eyas.privacy.word_lists import read_by_language, read_data_file
@@ -72,7 +72,7 @@ def find_identifiers(text: str, language: str, is_personal: bool) -> Iterator[Sp
         for form in forms[group][1]:
             if form.context and not any(word in lower for word in form.context):
                 continue  # most texts hold no word of a weak form
-            if form.is_personal and not (is_personal or is_about_private_life(text, language)):
+            if form.is_personal and not (is_personal or count_private_words(text, language) > 0):
                 continue
             for match in form.pattern.finditer(text, max(0, first.start() - 1)):
                 if (form.check is None or form.check(match[0])) and _has_context(lower, match, form):

@@ -204,15 +204,15 @@ def is_direct(text: str, start: int, end: int) -> bool:
 
 
 @lru_cache(maxsize=4)
-def is_about_private_life(text: str, language: str) -> bool:
-    """Returns True if a text has more words of private life ("my", "patient", "rent") than of public life.
+def count_private_words(text: str, language: str) -> int:
+    """Returns how many more words of private life ("my", "patient", "rent") than of public life a text has.
 
     Args:
         text: The text.
         language: The language of the text (ISO 639-1).
     """
     found = load_matcher((*_PRIVATE_TABLES, "public_matters"), language).find(split_words(text))
-    return sum(1 if table in _PRIVATE_TABLES else -1 for _, _, table in found) > 0
+    return sum(1 if table in _PRIVATE_TABLES else -1 for _, _, table in found)
 
 
 def find_values_below(heading: str, cells: Iterable[tuple[int, str]], language: str) -> Iterator[Span]:
@@ -231,11 +231,11 @@ def find_values_below(heading: str, cells: Iterable[tuple[int, str]], language: 
 
 
 def find_birth_dates(text: str, people: Iterable[Span], language: str) -> Iterator[Span]:
-    """Yields the spans of dates right behind a name, in a text about a birth or about private life."""
+    """Yields the spans of dates right behind a name, in a text about a birth, or not about public life."""
     ends = {span.end for span in people}
     for match in _PATTERNS.find(text, "date_behind_name"):
         is_birth = any(label.kind in ("BIRTH_DATE", "BORN") for label in find_labels(text))
-        if match.start() in ends and (is_birth or is_about_private_life(text, language)):
+        if match.start() in ends and (is_birth or count_private_words(text, language) >= 0):
             yield Span(*match.span("value"), "BIRTH_DATE", 0.6, "builtin.label")
 
 
@@ -262,7 +262,7 @@ def find_labeled_values(text: str, language: str) -> Iterator[Span]:
         if is_date or not rule.signs.fullmatch(signs) or UNITS.match(text, match.end()):
             continue
         is_private = label.kind != "BORN" or _PATTERNS["numeric_date"].match(value)
-        if not (is_private or is_about_private_life(text, language)):
+        if not (is_private or count_private_words(text, language) > 0):
             continue  # "Marie Curie was born on 7 November 1867"
         start, end = match.span("value")
         while found and found[-1][1] > start:  # the nearer label counts

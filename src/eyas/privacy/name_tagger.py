@@ -27,10 +27,15 @@ _THRESHOLD = 0.4  # probability from which on a word belongs to a name
 _THRESHOLD_OF_NAMES = 0.25
 # The same for first names inside a sentence, and for last names right before a title: "천요양사님".
 _THRESHOLDS_INSIDE = {"core_first": 0.06, "first": 0.15, "titled": 0.03}
+# The same inside a sentence of a text with other personal data.
+_THRESHOLDS_WITH_DATA = {"last": 0.1, "unknown": 0.12}
+_THRESHOLD_LED = 0.2  # the same in scripts without capitals behind a title, in Chinese characters also a relation
+_MIN_TITLED = 0.5  # score of a name behind a title
 _WORDS = frozenset(("ambiguous", "common", "ending", "known", "stop", "stop_name", "town"))  # groups
 _MAX_WORDS = 7  # in a name
 _MAX_LAST = 3  # words of a Japanese last name that no list holds
 _SURE = 0.9  # probability from which on a word before a Hindi last name is a first name, even if it is a word, too
+_POSSIBLE = 0.1  # probability from which on a word before a Russian first name is a last name: "Лоза Владислав"
 _MANY_WORDS = 400  # from which on equal neighborhoods are decided once
 _REACH = 5  # words on each side on which a decision depends
 # Only after an entry of one of these, or in a text without capitals, an unlisted word in lower case may be a name.
@@ -43,6 +48,7 @@ _FIRST_NAMES = ("core_first", "first", "ambiguous")  # groups of words
 _JOINED = (*_FIRST_NAMES, "last", "unknown")  # groups of words behind a name and "&"
 _GROUPS_IN_LOWER = frozenset((*_JOINED, "particle", "compound"))  # of words in lower case that may begin a name
 _NO_NAMES = frozenset(("known", "stop", "honorific", "particles"))  # groups of words in scripts without capitals
+_MAX_GIVEN = 2  # characters of a Japanese given name that is a word
 _MAX_INITIAL = 2  # letters of a word before a full stop inside a name
 
 
@@ -95,10 +101,15 @@ class Tagger(NameFeatures):
             is_last = self.groups[i].startswith("last") or (self.language == "ja" and self._begin(i) < i)
             group = "titled" if is_titled and is_last else self.groups[i]
             limit = min(usual, _THRESHOLDS_INSIDE.get(group, usual)) if is_inside or is_titled else usual
+            limit = min(limit, _THRESHOLDS_WITH_DATA.get(group, limit)) if is_inside and is_likely else limit
             # "Best, Zorvek & Quendla"
             is_joined = first >= 0 and is_capital and self.words.gaps[i - 1] == " & " and self.groups[i] in _JOINED
-            is_name = chance >= limit or is_joined or (follows and self._is_sure_part(i))
-            is_name = is_name and not (follows and self._ends_before(i))
+            is_led = self.forms[i] in UNCASED and not follows and chance >= _THRESHOLD_LED
+            is_led = is_led and not self.tables_before(i).isdisjoint(
+                _SURE_CUES if self.forms[i] == "han" else RULES["title"]
+            )
+            is_name = chance >= limit or is_led or is_joined or (follows and self._is_sure_part(i))
+            is_name = is_name and not (follows and self._ends_before(i, first))
             if first >= 0 and not (follows and (is_name or self._joins(i))):
                 yield self._to_span(first, i - 1, best)
                 first = -1
@@ -129,14 +140,17 @@ class Tagger(NameFeatures):
         is_last = self.language == "hi" and self.groups[i] == "last" and self.groups[i - 1 : i] == ("known",)
         if is_last and self.gaps[i - 1] == "space" and self.words.starts[i - 1] not in self.starting:
             return i - (load_weights()["unicased"].probability(self.features(i - 1, False, ())) >= _SURE)
+        is_first = self.language == "ru" and self.groups[i] in ("core_first", "first") and self.groups[i - 1] == "known"
+        if is_first and i and self.gaps[i - 1] == "space" and self.words.is_capital(i - 1) and not self.at_start[i - 1]:
+            return i - (load_weights()["cased"].probability(self.features(i - 1, False, ())) >= _POSSIBLE)
         return i
 
     def _is_character(self, i: int) -> bool:
         """Returns True for a Chinese character or a listed last name right before the next word: no ordinary word."""
         return self.forms[i] == "han" and self.gaps[i] == "none" and self.groups[i].startswith(("-", "last"))
 
-    def _ends_before(self, i: int) -> bool:
-        """Returns True if the name surely ends before word i.
+    def _ends_before(self, i: int, first: int) -> bool:
+        """Returns True if the name that begins at word `first` surely ends before word i.
 
         "Gestern hat Anna Meier Brot gekauft": a German object. "老裴装": behind "old" or "young", a Chinese last name
         stands alone.
@@ -144,13 +158,20 @@ class Tagger(NameFeatures):
         if self.language == "zh" and i > 1 and self.words.lowers[i - 2] in ("老", "小"):
             return self.groups[i - 1].startswith("last.")
         is_object = self.nouns == "nouns" and self.groups[i] == "known" and self.gaps[i - 1] == "space"
-        return is_object and self.groups[i - 1] not in (*_FIRST_NAMES, "particle")
+        is_begun = self.groups[i - 1] == "unknown" and i - 1 == first  # "Kübra Oberdörfer"
+        return is_object and not is_begun and self.groups[i - 1] not in (*_FIRST_NAMES, "particle")
 
     def _is_sure_part(self, i: int) -> bool:
         """Returns True if word i surely belongs to the name before it: "Lena" in "Anna-Lena", "蓝天" in "郜蓝天，"."""
         before, is_word = self.groups[i - 1], self.groups[i] == "known" and self.gaps[i] != "none"
         is_given = self.language == "zh" and before.startswith("last.") and is_word
+        is_given |= self.language == "ja" and before.startswith("last") and self._is_behind_blank(i)  # "中村 心愛"
         return before == "kin" or is_given or (self.words.is_capital(i) and self.gaps[i - 1] == "hyphen")
+
+    def _is_behind_blank(self, i: int) -> bool:
+        """Returns True for one or two Chinese characters between a blank and the end of a part of the sentence."""
+        is_short = self.forms[i] == "han" and len(self.words.written[i]) <= _MAX_GIVEN
+        return is_short and self.groups[i] == "known" and self.gaps[i - 1] == "space" and self.gaps[i] != "none"
 
     def _joins(self, i: int) -> bool:
         """Returns True if word i is a particle between two words of a name: "Ana de la Cruz"."""
@@ -173,7 +194,8 @@ class Tagger(NameFeatures):
             is_signed = last + 1 == len(words) and first > 0 and self.gaps[first - 1] == "line"
             rule = rule or ("title" if is_titled else "closing" if is_signed else "listed")
         rule = rule or self.groups[first]
-        return Span(words.starts[first], words.ends[last], "PERSON", round(score, 3), f"builtin.{rule}")
+        score = round(max(score, _MIN_TITLED if rule == "title" else 0.0), 3)
+        return Span(words.starts[first], words.ends[last], "PERSON", score, f"builtin.{rule}")
 
     def may_follow(self, i: int) -> bool:
         """Returns True if word i and the word before it may belong to one name: "Anna-Lena Meier", "J. R. Smith"."""
@@ -234,7 +256,8 @@ class Tagger(NameFeatures):
             return is_famous and self.language in UNICASED
         if self.language in UNICASED:
             return follows or group != "known" or is_famous
-        return group != "known" or (follows and self.language == "zh")  # "郜蓝天": "蓝天" is a word
+        is_given = self.language == "zh" or (self.language == "ja" and self._is_behind_blank(i))
+        return group != "known" or (follows and is_given)  # "郜蓝天": "蓝天" is a word
 
     def _is_title_or_thing(self, i: int, follows: bool) -> bool:
         """Returns True for a title, a group ("Dear all"), a month, or a part of "Victoria Falls"."""
@@ -256,4 +279,4 @@ class Tagger(NameFeatures):
             is_first = self.groups[i] in _FIRST_NAMES
             return not is_label and (is_first or not _LABELS_OF_PEOPLE.isdisjoint(self.tables_before(i)))
         is_value = i > 0 and _FIELD_GAP.match(self.words.gaps[i - 1]) is not None
-        return not is_value or _LABELS_OF_THINGS.isdisjoint(self.tables_before(i))
+        return not is_value or self.has_data or _LABELS_OF_THINGS.isdisjoint(self.tables_before(i))

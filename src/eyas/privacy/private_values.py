@@ -61,7 +61,10 @@ def find_candidates(text: str) -> list[Value]:
                   for match in pattern.finditer(text, start, end)]  # fmt: skip
     kept: list[Value] = []
     for value in sorted(found, key=lambda one: (one.start, -one.end)):
-        if not kept or value.start >= kept[-1].end:
+        is_ordinary = value.form in ("code", "odd", "street") and _PATTERNS["ordinary"].match(
+            text, value.start, value.end
+        )
+        if not is_ordinary and (not kept or value.start >= kept[-1].end):
             kept.append(value)
     return kept
 
@@ -116,6 +119,7 @@ def shape_features(written: str, form: str) -> Sequence[str]:
     found += (f"{form}:digits:{num_digits}", f"{form}:letters:{min(sum(map(str.isalpha, shape)), _SHAPE)}")
     if written.isdigit():
         found.append(f"number:{num_digits}")
+        found += ["number:round"] if written.endswith("00") else []
     if year := _PATTERNS["year"].search(written) if form == "date" or len(written) == 4 else None:
         found.append(f"{form}:year:{year[0][:3]}")
     return found
@@ -139,7 +143,7 @@ def find_private_values(text: str, known: Sequence[Span], language: str) -> Iter
     private, dropped = map(load_weights(language, "private_values").__getitem__, ("private", "dropped"))
     for start, end, form in values:
         is_cell = text[start - 1 : start] in _EDGES_OF_CELLS and text[end : end + 1] in _EDGES_OF_CELLS
-        if form == "code" and (is_cell or _PATTERNS["numbered_words"].match(text, start, end)):
+        if form == "code" and is_cell:
             continue  # the heading of a column says what its cells are, see structured_text.py
         if text[start - 1 : start] == "(" and text[max(0, start - 2) : start - 1].isalnum():
             continue  # an argument of a call: "multiply(148, 412)"

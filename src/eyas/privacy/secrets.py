@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from eyas.privacy.dictionary import is_known
-from eyas.privacy.labeled_values import find_labels
+from eyas.privacy.labeled_values import find_labels, label_before
 from eyas.privacy.patterns import load_patterns
 from eyas.privacy.span import Span, split_windows
 from eyas.privacy.word_lists import load_lexicon, read_data_file
@@ -22,6 +22,7 @@ _FORMS = load_patterns("secret_forms")
 _NAMED = load_patterns("named_secrets")
 
 _REACH = 120  # characters between a token and a word such as "password" or "account"
+_REACH_OF_HASH = 40  # characters before a hash in which its label stands
 _MIN_CHANGES = 6  # between lower case, capitals and digits in a random password
 _TRAILING = ".,;:!?)]}>*"
 _CLOSING = ".,;:)]}>*"  # a password may end with an exclamation mark
@@ -49,10 +50,12 @@ def _find_named(text: str) -> Iterator[Span]:
         if phrase:
             yield Span(*phrase.span("value"), "SECRET", 0.8, "builtin.label")
         yield from _find_after(text, label.end, label.kind == "KEY")
-    hints = sorted([*(label.start for label in labels), *(match.start() for match in _NAMED.find(text, "login"))])
-    for match in _NAMED["token"].finditer(text) if hints else ():
+    made_up = [match for match in _NAMED["token"].finditer(text) if _is_made_up(match[0].rstrip(_CLOSING))]
+    logins = (match.start() for match in _NAMED.find(text, "login")) if made_up else ()
+    hints = sorted([*(label.start for label in labels), *logins])
+    for match in made_up if hints else ():
         value = match[0].rstrip(_CLOSING)
-        if _is_made_up(value) and _is_beside_hint(text, *match.span(), hints):
+        if _is_beside_hint(text, *match.span(), hints) and not _is_hash(text, match.start(), value):
             yield Span(match.start(), match.start() + len(value), "SECRET", 0.6, "builtin.token")
 
 
@@ -71,7 +74,11 @@ def _find_after(text: str, start: int, is_soft: bool) -> Iterator[Span]:
             or (is_soft and _NAMED["name_of_variable"].match(value))
             or (_NAMED["no_value"].match(value) and not _is_likely_password(value))
         )
-        if len(value) >= 4 and not is_code and (_is_password(value) or (match["quote"] and _is_odd_word(value))):
+        if (
+            len(value) >= 4
+            and not is_code
+            and (_is_password(value) or (match["quote"] and not is_soft and _is_odd_word(value)))
+        ):
             yield _span_of(match, value, 0.7)
     if match := _NAMED["beside"].match(text, start):
         value = match["value"].rstrip(_TRAILING)
@@ -104,15 +111,25 @@ def _is_beside_hint(text: str, start: int, end: int, hints: Sequence[int]) -> bo
     return k < len(hints) and hints[k] < (line_end if line_end >= 0 else end + _REACH)
 
 
+def _is_hash(text: str, start: int, value: str) -> bool:
+    """Returns True for hexadecimal digits behind a label such as "md5" or "commit"."""
+    label = label_before(text, start, _REACH_OF_HASH) if _NAMED["hexadecimal"].fullmatch(value) else None
+    return label is not None and label.kind == "OTHER"
+
+
 def _is_made_up(value: str) -> bool:
     """Returns True if no word, number or name in prose looks like the value, so that it needs no label.
 
     Such are "Kobalt77!", "l0vem0?78", "8RvrrPGi9IeWmV4", and "mofane-riti-83" if no dictionary has its words.
     """
+    if value.isalpha() and value[1:].islower():
+        return False  # most words
     if _NAMED["words_and_number"].match(value):
         words = _NAMED["letters"].findall(value.casefold())
         return not any(word in load_lexicon().common or is_known(word, "en") for word in words)
     if value.isalnum() and value.isascii():
+        if _NAMED["joined_words"].fullmatch(value):
+            return False
         kinds = [(char.isdigit(), char.isupper()) for char in value]
         return sum(a != b for a, b in pairwise(kinds)) >= _MIN_CHANGES
     return not _NAMED["marks_of_code"].search(value) and _is_likely_password(value)
