@@ -3,7 +3,7 @@
     python benchmarks/compare_drafters.py [--streams 1 8] [--pairs 5] [--minutes 15] [--run DIR] [--answers DIR]
 
     head             the automatic choice of `eyas serve`, and chains of 3 and 5
-    prompt lookup    chains of 5
+    copies           of earlier text, up to 16 tokens, where they pay
     small model      chains of 3 and 5. The model has two layers of the target's width and is trained from random
                      weights on the target's own answers for --minutes minutes of processor time
 
@@ -30,13 +30,12 @@ from gsm8k_target import Example, train
 from result_rows import Row, print_rows
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
+from eyas.bench.engine_load import build_auto_engine, build_copy_engine, build_fixed_arm_engine
 from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts, run_paired
 from eyas.chat.conversation import read_conversation_dir
 from eyas.chat.render import render
 from eyas.drafters.eagle3 import Eagle3Spec
-from eyas.drafters.prompt_lookup import PromptLookupSpec
 from eyas.drafters.small_model import SmallModelSpec
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head
@@ -101,7 +100,7 @@ def compare(streams: Sequence[int], pairs: int, small: Path) -> Iterator[Row]:
             engines[f"small model, chain of {depth}"] = Engine(
                 target, [SmallModelSpec(model, chain_shape(depth))], n, context
             )
-        engines["prompt lookup, chain of 5"] = Engine(target, [PromptLookupSpec(chain_shape(5))], n, context)
+        engines["copies"] = build_copy_engine(target, n, context)
         yield from _rows(n, _measured(engines, prompts, n, pairs))
 
 

@@ -21,7 +21,6 @@ from eyas.bench.workload import Prompt
 from eyas.drafters.drafter import DrafterSpec
 from eyas.drafters.head_spec import HeadSpec
 from eyas.drafters.heads import draft_with
-from eyas.drafters.prompt_lookup import PromptLookupSpec
 from eyas.drafters.small_model import SmallModelSpec
 from eyas.engine.cost_profiler import build_budget
 from eyas.engine.engine import Engine
@@ -29,13 +28,26 @@ from eyas.formats.head_dir import read_head
 from eyas.model.target import Target
 from eyas.model.target_dir import resolve_target
 from eyas.speculation.arms import OFF, Arm, default_arms
-from eyas.speculation.batch_load import Policy
+from eyas.speculation.batch_load import BatchLoad, FixedArm, Policy, SpeculationDecision
+from eyas.speculation.copy_index import COPY, CopyFinder
 from eyas.tree.acceptance_length import acceptance_length
 from eyas.tree.shape import TreeShape, chain_shape
 
 SLOTS = 16
 CHAINS = (OFF, Arm("chain2", chain_shape(2)), Arm("chain5", chain_shape(5)))  # of drafters without a head
 LARGEST = TreeShape(8, 4, 32)
+
+
+class AllCopies(FixedArm):
+    """A policy that verifies every copy that is proposed, and drafts nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(OFF)
+
+    def decide(self, load: BatchLoad) -> SpeculationDecision:
+        """Returns the decision to verify all copies."""
+        plain = super().decide(load)
+        return replace(plain, arm=COPY, copies="alone", predicted_s=1.0) if any(load.copies) else plain
 
 
 def load_specs(target: Target, heads: Mapping[str, Path], small: Path | None) -> dict[str, DrafterSpec]:
@@ -45,7 +57,6 @@ def load_specs(target: Target, heads: Mapping[str, Path], small: Path | None) ->
         stored = read_head(directory, torch.float32)
         spec = draft_with(target.model.device, stored, LARGEST)
         specs[f"{name} head"] = replace(spec, arms=default_arms(stored.config.max_depth))
-    specs["prompt lookup"] = PromptLookupSpec(chain_shape(5))
     if small is not None:
         specs["small model"] = SmallModelSpec(Target.load(small, torch.float32, (0,)), chain_shape(5))
     return specs
@@ -85,6 +96,12 @@ def measure_words(
     for loop in LOOPS:
         outputs = plain.run(loop, None)
         yield plain.compare(f"equal answers: no drafter, {loop} loop", {o.request.id: o.token_ids for o in outputs})
+    engine = Engine(target, (), SLOTS, context, copies=CopyFinder(0))
+    for loop in LOOPS:
+        outputs = replace(plain, engine=engine).run(loop, AllCopies())
+        found = {output.request.id: output.token_ids for output in outputs}
+        told = f"acceptance length {acceptance_length(output.rounds for output in outputs if output.accepted):.2f}"
+        yield plain.compare(f"equal answers: copies, {loop} loop", found, told)
     for name, spec in specs.items():
         engine = Engine(target, [spec], SLOTS, context)
         comparison = replace(plain, engine=engine)

@@ -261,11 +261,11 @@ def test_unknown_arms_are_rejected(arm: str) -> None:
 
 
 def test_results_have_the_schema(pair: TinyPair, stream: SingleStreamResults) -> None:
-    config = dataclasses.replace(CONFIG, arms=("chain2", "lookup3", "model2"), draft_model=str(pair.target.directory))
+    config = dataclasses.replace(CONFIG, arms=("chain2", "copies", "model2"), draft_model=str(pair.target.directory))
     under = measure_load(pair.target, pair.draft, pair.prompts, config, progress=False)
     assert [one["n"] for one in under["concurrency"]] == [1, 3]
     rows = [(torch.tensor([5, 6, 7, 8, 9]), torch.ones(5, dtype=torch.bool))]
-    assert set(under["concurrency"][0]["arms"]) == {"chain2", "lookup3", "model2"}
+    assert set(under["concurrency"][0]["arms"]) == {"chain2", "copies", "model2"}
     assert under["concurrency"][0]["arms"]["model2"]["acceptance_length"] > 2  # the target drafts for itself
     free = measure_draft_baselines(stream.pairs, NgramTable(rows), depth=3)
     tasks = {task: metrics | {"references": free[task]} for task, metrics in stream.tasks.items()}

@@ -21,7 +21,6 @@ from tests.engine.small import random_draft
 from tests.tiny import tiny_target
 
 from eyas.bench.workload import Prompt
-from eyas.drafters.prompt_lookup import PromptLookupSpec
 from eyas.engine import model_runner
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
@@ -30,7 +29,7 @@ from eyas.model.target import Target
 from eyas.speculation.arms import default_arms
 from eyas.train.config import TrainConfig
 from eyas.tree.sampling import SamplingParams
-from eyas.tree.shape import TreeShape, chain_shape
+from eyas.tree.shape import TreeShape
 
 TREE = TreeShape(3, 3, 10)
 END = StopCriteria(ignore_eos=True)
@@ -67,10 +66,9 @@ def test_every_drafter_gives_the_words_of_plain_decoding(target: Target, prompts
     specs: dict[str, Any] = {
         "EAGLE-3": replace(random_draft(target, TREE), arms=default_arms(SLOTS)),
         "block": replace(block_spec(random_block(target), target, TREE), arms=default_arms(SLOTS)),
-        "prompt lookup": PromptLookupSpec(chain_shape(3)),
     }
     rows = list(measure_words(target, specs, prompts, 8, with_auto=False))
-    assert len(rows) == 2 * (1 + len(specs))
+    assert len(rows) == 2 * (2 + len(specs))
     assert [row for row in rows if not row.ok or row.figure != len(prompts)] == []
     assert all("acceptance length" in row.note for row in rows[2:])
 

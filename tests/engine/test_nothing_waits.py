@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drafter_words import AllCopies
 from tests.engine.small import CONTEXT, Spoken, Turns, attention_aside, check_idle, random_draft
 from tests.engine.test_canary import other_draft
 from torch import Tensor
@@ -24,7 +25,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 import eyas.engine.model_runner as model_runner
 import eyas.engine.scheduler as scheduler
 import eyas.tree.sampling as sampling
-from eyas.drafters.prompt_lookup import PromptLookupSpec
 from eyas.drafters.small_model import SmallModelSpec
 from eyas.engine.device_stream import InlineStream, WorkEvent
 from eyas.engine.engine import Engine
@@ -34,6 +34,7 @@ from eyas.engine.request import Request, RequestOutput
 from eyas.engine.sampler import Sampler
 from eyas.kernels.paged_attention import prepare_dense
 from eyas.speculation.arms import Arm
+from eyas.speculation.copy_index import CopyFinder
 from eyas.staging import Staging
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape, chain_shape
@@ -223,18 +224,25 @@ def test_no_step_waits(
     assert not reads
 
 
-@pytest.mark.parametrize("kind", ["none", "prompt lookup", "small model"])
+@pytest.mark.parametrize("kind", ["none", "copies", "small model"])
 def test_no_step_waits_with_other_drafters(llama: Spoken, copies: list[str], reads: list[str], kind: str) -> None:
     shape = chain_shape(3)
     drafters = {
         "none": [],
-        "prompt lookup": [PromptLookupSpec(shape)],
+        "copies": [],
         "small model": [SmallModelSpec(llama.target, shape)],
     }
-    engine = Engine(llama.target, drafters[kind], 4, CONTEXT, prepare=ATTENTION_ASIDE, stream=Strict())
+    finder = CopyFinder(1000) if kind == "copies" else None
+    if finder is not None:
+        for request in llama.requests[:4]:
+            finder.store("a", request.id, llama.answers[request.id])
+    engine = Engine(llama.target, drafters[kind], 4, CONTEXT, prepare=ATTENTION_ASIDE, stream=Strict(), copies=finder)
     if drafters[kind]:
         engine.policies[0] = Turns((Arm("chain", shape), Arm("off", None)))
-    outputs = run(engine, llama.requests[:4])
+    elif finder is not None:
+        engine.policies[0] = AllCopies()
+    outputs = run(engine, [replace(request, tenant="a") for request in llama.requests[:4]])
+    assert (engine.counters.copied_tokens > 20) == (kind == "copies")
     assert {name: one.token_ids for name, one in outputs.items()} == {
         request.id: llama.answers[request.id] for request in llama.requests[:4]
     }

@@ -10,7 +10,7 @@ from eyas.speculation.arms import default_arms
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape, chain_shape
 
-HEADLESS_ARM = re.compile(r"(lookup|model)([1-9])")  # an arm that drafts chains without the head
+HEADLESS_ARM = re.compile(r"(copies|lookup[1-9]|model([1-9]))")  # an arm that drafts chains without the head
 SYNTHETIC_WORDS = 256
 
 
@@ -73,9 +73,9 @@ class BenchConfig(LoadConfig):
         rates: The request rates per second of the open loop (Poisson), one point each. The engine runs at most the
             largest number of `bench.concurrency` at once, or 8 if that list is empty; further requests wait.
         prompts_per_task: The number of prompts of each task that are measured one at a time.
-        arms: Further arms that are measured under load: a fixed chain or tree of the head (chain3, tree16, ...), prompt
-            lookup (lookup3) or a small model (model3). The number is that of draft tokens in a chain, or of nodes in a
-            tree.
+        arms: Further arms that are measured under load: a fixed chain or tree of the head (chain3, tree16, ...), copies
+            of earlier text without a head (copies; lookup3 is an old name), or a small model (model3). The number is
+            that of draft tokens in a chain, or of nodes in a tree.
         draft_model: The directory or hub id of a small model with the target's vocabulary, for the model arms.
         depth: The number of levels of the draft tree below its root, for the measurement at one stream.
         top_k: The number of nodes that are expanded in each level, and the number of children that are scored for each
@@ -107,7 +107,7 @@ class BenchConfig(LoadConfig):
         for name in self.arms:
             if name not in names and HEADLESS_ARM.fullmatch(name) is None:
                 problem = f"bench.arms contains the unknown arm {name}"
-                raise UsageError(problem, f"Use {', '.join(sorted(names))}, lookup1 to lookup9 or model1 to model9")
+                raise UsageError(problem, f"Use {', '.join(sorted(names))}, copies, or model1 to model9")
             if name.startswith("model") and self.draft_model is None:
                 raise UsageError(f"The arm {name} in bench.arms needs a small model", "Set bench.draft_model=DIRECTORY")
 

@@ -4,7 +4,7 @@ Arms: the baseline without speculation, speculation as in `eyas serve`, and the 
 the same as for a server over HTTP, but without the time of HTTP.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -17,13 +17,13 @@ from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult
 from eyas.bench.single_stream import WARM_UP_TOKENS
 from eyas.bench.workload import Prompt, interleave_tasks, run_paired
 from eyas.drafters.head_spec import HeadSpec
-from eyas.drafters.prompt_lookup import PromptLookupSpec
 from eyas.drafters.small_model import SmallModelSpec
 from eyas.engine.cost_profiler import build_budget
 from eyas.engine.engine import Engine
 from eyas.model.target import Target
-from eyas.speculation.arms import Arm, default_arms
+from eyas.speculation.arms import OFF, Arm, default_arms
 from eyas.speculation.batch_load import FixedArm
+from eyas.speculation.copy_index import CopyFinder
 from eyas.tree.shape import chain_shape
 
 DEFAULT_SLOTS = 8  # slots for `bench.rates` and `bench.ramp` if `bench.concurrency` is empty
@@ -51,13 +51,13 @@ def measure_load(
         return plan.measure(lambda blocks: {})
     context = max(len(prompt.ids) for prompt in pool) + config.max_tokens
     fixed = [arm for arm in default_arms(draft.head.config.max_depth) if arm.name in config.arms]
-    headless = headless_drafters(config, target)
+    headless = headless_engines(config, target)
 
     def build_engines(slots: int) -> dict[str, Engine]:
         engines = {BASELINE: Engine(target, (), slots, context)}
         engines[SPECULATIVE] = build_auto_engine(target, draft, slots, context)
         engines |= {arm.name: build_fixed_arm_engine(target, draft, arm, slots, context) for arm in fixed}
-        return engines | {name: Engine(target, [drafter], slots, context) for name, drafter in headless.items()}
+        return engines | {name: build(slots, context) for name, build in headless.items()}
 
     @cache
     def open_loop_engines() -> dict[str, Engine]:
@@ -100,19 +100,32 @@ def require_tpot(blocks: Sequence[BlockResult]) -> None:
         raise StageError("Every answer has one token, so there is no time per output token", "Use other bench.prompts")
 
 
-def headless_drafters(config: BenchConfig, target: Target) -> dict[str, PromptLookupSpec | SmallModelSpec]:
-    """Returns the drafters of `bench.arms` that need no head. Raises InputError if the small model cannot be loaded."""
+def headless_engines(config: BenchConfig, target: Target) -> dict[str, Callable[[int, int], Engine]]:
+    """Returns, for each of `bench.arms` that needs no head, the function that builds its engine.
+
+    The arguments of such a function are those of `build_copy_engine` after the target.
+
+    Raises:
+        InputError: The small model cannot be loaded.
+    """
+    engines: dict[str, Callable[[int, int], Engine]] = {}
     model = None
-    drafters: dict[str, PromptLookupSpec | SmallModelSpec] = {}
     for match in filter(None, map(HEADLESS_ARM.fullmatch, config.arms)):
-        name, kind, depth = match.group(0, 1, 2)
-        if kind == "lookup":
-            drafters[name] = PromptLookupSpec(chain_shape(int(depth)))
+        name, depth = match.group(0, 2)
+        if depth is None:
+            engines[name] = partial(build_copy_engine, target)
         else:
             assert config.draft_model is not None, "BenchConfig requires it"
             model = model or Target.load(config.draft_model, target.model.dtype, (0,), target.model.device)
-            drafters[name] = SmallModelSpec(model, chain_shape(int(depth)))
-    return drafters
+            engines[name] = partial(Engine, target, [SmallModelSpec(model, chain_shape(int(depth)))])
+    return engines
+
+
+def build_copy_engine(target: Target, slots: int, context: int) -> Engine:
+    """Returns an engine without a head that drafts copies of earlier text where they pay."""
+    engine = Engine(target, (), slots, context, copies=CopyFinder(0))
+    engine.policies[0] = build_budget(engine, (OFF,), None)
+    return engine
 
 
 def build_auto_engine(target: Target, draft: HeadSpec, slots: int, context: int) -> Engine:

@@ -17,8 +17,8 @@ from eyas.engine.cuda_graphs import RoundGraphs
 from eyas.engine.engine import Engine
 from eyas.engine.model_runner import RoundBatch
 from eyas.kernels.cpu_linear import count_threads, is_packed
-from eyas.model.head import HeadConfig
-from eyas.speculation.acceptance_model import AcceptanceModel, AcceptancePrior
+from eyas.model.head import DraftHead
+from eyas.speculation.acceptance_model import DEFAULT_PRIOR, AcceptanceModel, AcceptancePrior
 from eyas.speculation.arms import OFF, Arm
 from eyas.speculation.budget import Budget
 from eyas.speculation.copy_budget import CopyBudget
@@ -48,16 +48,14 @@ class CostProfiler:
         return self._columns - self.engine.lookahead_slots
 
     @property
-    def head_config(self) -> HeadConfig:
-        """The configuration of the profiled head."""
-        head = self._drafter.head
-        assert head is not None, "the engine has a head"
-        return head.config
+    def head(self) -> DraftHead | None:
+        """The profiled head; None if the engine has no head."""
+        return self._drafter.head if self.engine.runner.drafters else None
 
     @property
     def acceptance_prior(self) -> AcceptancePrior:
-        """The acceptance of the profiled head on its held-out answers."""
-        return self._drafter.acceptance_prior
+        """The acceptance of the profiled head on its held-out answers; empty if the engine has no head."""
+        return self._drafter.acceptance_prior if self.engine.runner.drafters else DEFAULT_PRIOR
 
     def measure_round_s(self, arm: Arm, batch: int, context: int) -> float:
         """Runs rounds of this arm for `batch` requests with `context` tokens each, and returns the seconds of the last.
@@ -77,7 +75,9 @@ class CostProfiler:
         return self._run(work, context)
 
     def measure_read_s(self, rows: int) -> float:
-        """Returns the seconds that the head takes to read `rows` tokens of one text."""
+        """Returns the seconds that the head takes to read `rows` tokens of one text; 0 without a head."""
+        if not self.engine.runner.drafters:
+            return 0.0
         self._write_texts(1, rows)
         return self.engine.stream.launch(lambda: self._drafter.read((0,), (rows,))).wait().seconds
 
@@ -128,8 +128,8 @@ def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed
     The budget takes over the acceptance that an earlier budget of this head has learned.
 
     Args:
-        engine: an idle engine with a head.
-        arms: the arms, ordered by `Arm.nodes`; the first is `off`.
+        engine: an idle engine. It has a head, or it copies earlier text.
+        arms: the arms, ordered by `Arm.nodes`; the first is `off`, and without a head it is the only one.
         cache: directory of cached costs; None to measure always.
         seed: seed of the budget's random explorations.
         drafter: index of the head that drafts.
@@ -141,7 +141,7 @@ def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed
     key = CostKey(
         machine=machine_name(pool.kv.device),
         target=digest_json(dataclasses.asdict(engine.target.info) | {"name": ""}),
-        head=digest_json(dataclasses.asdict(profiler.head_config)),
+        head=digest_json(None if profiler.head is None else dataclasses.asdict(profiler.head.config)),
         dtype=str(pool.kv.dtype),
         threads=count_threads(),
         compiled=engine.target.compiled_forward is not None,
@@ -168,7 +168,7 @@ def canary_costs(engine: Engine, arms: tuple[Arm, ...]) -> dict[str, float]:
         The ratio by the arm's name; empty if both heads have the same configuration, so that all ratios are 1.
     """
     main, canary = CostProfiler(engine, 0), CostProfiler(engine, 1)
-    if main.head_config == canary.head_config:
+    if main.head is not None and canary.head is not None and main.head.config == canary.head.config:
         return {}
     context = min(CONTEXT, main.max_context)
     costs: dict[str, float] = {}

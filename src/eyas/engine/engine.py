@@ -84,10 +84,11 @@ class Engine:
         self.max_context = min(max_context, info.max_positions)
         # KV slots after the text: the nodes of a round, and what the rounds before it may still add.
         shapes = [shape for drafter in drafters for shape in drafter.shapes]
+        nodes, accepted = [shape.nodes for shape in shapes] or [1], [shape.max_accepted for shape in shapes] or [1]
         self.copies = copies
-        more, most = (0, 0) if copies is None else (MAX_COPY, 1 + MAX_COPY)
-        rows = [shape.nodes + more + 2 * max(shape.max_accepted, most) for shape in shapes]
-        self.lookahead_slots = max(rows, default=4)
+        if copies is not None:
+            nodes, accepted = [max(nodes) + MAX_COPY], [*accepted, 1 + MAX_COPY]
+        self.lookahead_slots = max(nodes) + 2 * max(accepted)
         width = self.max_context + self.lookahead_slots + SLOT_BLOCK
         num_tokens = max_running * width if memory_tokens is None else max(memory_tokens, width)
         # One request slot more than requests: rows that pad a batch belong to it.

@@ -47,7 +47,7 @@ class EngineOptions:
         speculation: "auto" for a budget, or the name of the arm that all rounds run.
         compile: True to run compiled forwards (kernels/aot_compile.py).
         copies: The texts from which rounds with speculation "auto" copy drafts: none ("off"), the request's own
-            ("request"), or also the newest outputs of the same tenant ("key").
+            ("request"), or also the newest outputs of the same tenant ("key"). None: "request" with a head, else "off".
     """
 
     slots: int = 16
@@ -57,7 +57,7 @@ class EngineOptions:
     max_waiting: int = 256
     speculation: str = "auto"
     compile: bool = False
-    copies: str = "off"
+    copies: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("slots", 1), ("context", 2), ("memory_tokens", 2), ("max_waiting", 0)):
@@ -97,13 +97,13 @@ def build_async_engine(
         arms = (_arm_named(options.speculation, arms),)
     heads = [replace(head, shape=heads[0].shape, arms=arms) for head in heads]
     memory_tokens = options.memory_tokens or _memory_tokens(target, heads, options, context)
-    copies = None
-    if options.copies != "off" and len(heads) == 1 and len(arms) > 1:  # a canary compares heads alone
-        copies = CopyFinder(POOL_TOKENS if options.copies == "key" else 0)
+    copies, source = None, options.copies or ("request" if heads else "off")
+    if source != "off" and options.speculation == "auto" and len(heads) < 2:  # a canary compares heads alone
+        copies = CopyFinder(POOL_TOKENS if source == "key" else 0)
     engine = Engine(target, heads, options.slots, context, memory_tokens=memory_tokens, copies=copies)
     capture_graphs(engine, arms if heads else (OFF,))
-    if heads:
-        _set_policies(engine, arms)
+    if heads or copies is not None:
+        _set_policies(engine, arms if heads else (OFF,))
     # A CPU that works for the host cannot work for the device: there the overlap hides nothing.
     loop = overlap_loop if device.type == "cuda" else plain_loop
     return AsyncEngine(engine, options.max_waiting, loop, thread)
@@ -158,9 +158,11 @@ def _set_policies(engine: Engine, arms: tuple[Arm, ...]) -> None:
     """Sets one policy for each head, because heads differ in acceptance and cost: a budget, or a fixed arm."""
 
     def policy(drafter: int) -> Policy:
-        return FixedArm(arms[0]) if len(arms) == 1 else build_budget(engine, arms, cache_directory(), drafter=drafter)
+        if len(arms) == 1 and engine.copies is None:
+            return FixedArm(arms[0])
+        return build_budget(engine, arms, cache_directory(), drafter=drafter)
 
-    engine.policies[:] = [policy(drafter) for drafter in range(len(engine.runner.drafters))]
+    engine.policies[:] = [policy(drafter) for drafter in range(len(engine.policies))]
 
 
 def _context(options: EngineOptions, max_positions: int) -> int:

@@ -218,7 +218,7 @@ class ModelRunner:
     def round(self, batch: RoundBatch) -> RoundOutput:
         """Runs one round. Each request gets at least one token."""
         began_s = time.perf_counter()
-        if batch.shape is not None:
+        if any(batch.drafts):
             self.drafters[batch.drafter].read(tuple(compress(batch.req_slots, batch.drafts)), batch.draft_lags)
         if self.graphs is None or not self._is_uniform(batch):
             read_s = time.perf_counter() - began_s
@@ -307,14 +307,14 @@ class ModelRunner:
         """Returns the trees and which of their nodes are verified (row by row; None: all of them)."""
         if batch.shape is None:
             return Tree.root_only(roots_B), None
-        drafter, copies = self.drafters[batch.drafter], batch.copies
+        copies = batch.copies
         if copies is not None and copies.is_alone:
             tree = Tree.root_only(roots_B)
         elif drafting_b is None:
-            tree = drafter.draft(req_slots_B, lengths_B, roots_B, batch.shape)
+            tree = self.drafters[batch.drafter].draft(req_slots_B, lengths_B, roots_B, batch.shape)
         else:
-            trees = drafter.draft(req_slots_B[drafting_b], lengths_B[drafting_b], roots_B[drafting_b], batch.shape)
-            tree = Tree.from_subset(roots_B, trees, drafting_b)
+            some_b = req_slots_B[drafting_b], lengths_B[drafting_b], roots_B[drafting_b]
+            tree = Tree.from_subset(roots_B, self.drafters[batch.drafter].draft(*some_b, batch.shape), drafting_b)
         if copies is not None:
             tree = copies.merge_into(tree, self.staging, self.future_map, req_slots_B, lengths_B)
         return rerank(tree, batch.nodes)

@@ -38,7 +38,8 @@ class AttentionMetadata:
     visible_TE      bool: the own-block slots that each row attends to. None: a causal mask, and slot e of the own
                     block is row e of the request
     positions_T     position of each row in the text; only sliding windows and chunks read it
-    own_positions_BE  position of each slot of the own block, for windows and chunks. None: slot e is row e of the request
+    own_positions_BE  position of each slot of the own block, for windows and chunks. None: slot e is row e of the
+                    request
     """
 
     starts_B1: Tensor

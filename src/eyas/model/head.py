@@ -292,7 +292,7 @@ class DraftHead(nn.Module):
         self.window = window
         for module in self.modules():
             if isinstance(params := getattr(module, "params", None), AttentionParams):
-                module.params = replace(params, window=window)
+                object.__setattr__(module, "params", replace(params, window=window))
 
     @classmethod
     def init(cls, config: HeadConfig, seed: int, dtype: torch.dtype = torch.float32) -> Self:

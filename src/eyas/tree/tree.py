@@ -45,7 +45,7 @@ class Tree:
 
     @classmethod
     def from_chains(cls, tokens_BM: Tensor, valid_BM: Tensor) -> "Tree":
-        """Builds trees without branches from tokens of another source (n-gram tables, prompt lookup).
+        """Builds trees without branches from tokens of another source (n-gram tables, a small model).
 
         Args:
             tokens_BM: Target ids; column 0 is the root.
