@@ -20,6 +20,8 @@ last run. WORK keeps run, heads and small model, so that a later call with the s
     speed         tokens per second of all arms of both heads at one stream                      bfloat16 *
     calibration   probabilities of nodes, and the budget's expected tokens of a round            bfloat16 *
     host          share of the time outside forwards at 8 streams                                bfloat16 *
+    copies        copies of earlier text beside the EAGLE-3 head; with --data also on edits      bfloat16 *
+    context       acceptance beyond the length of training; with --short-head                    bfloat16 *
 
     * float32 on a processor without instructions for bfloat16
 
@@ -38,15 +40,17 @@ from pathlib import Path
 import torch
 from compare_drafters import make_small_model
 from drafter_calibration import measure_calibration
+from drafter_copies import measure_context, measure_copies
 from drafter_heads import KINDS, NAMES, Kind, RunData, measure_lengths, train_heads
 from drafter_sampling import measure_sampling
 from drafter_speed import MAX_TOKENS as SPEED_TOKENS
 from drafter_speed import SpeedBench, measure_host_time, measure_speed
-from drafter_words import load_specs, measure_words
+from drafter_words import LARGEST, load_specs, measure_words
 from result_rows import Row, print_rows
 
 from eyas.bench.config import BenchConfig
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts, load_workload
+from eyas.drafters.heads import draft_with
 from eyas.formats.head_dir import read_head, resolve_head
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
@@ -54,18 +58,14 @@ from eyas.recipe import Run, load_recipe
 
 RECIPE = Path(__file__).resolve().parents[1] / "recipes" / "tiny.toml"
 PROMPT_LIMIT, PER_FAMILY, PER_FILE = 1200, 40, 100
-PAIR_PARTS = ("words", "lengths", "speed", "calibration", "host")
+PAIR_PARTS = ("words", "lengths", "speed", "calibration", "host", "copies", "context")
 PARTS = (*PAIR_PARTS, "sampling")
 WORD_PROMPTS, WORD_TOKENS = 200, 48
 DRAWS, CONTROL_DRAWS = 100_000, 20_000
-HELD_OUT, CALIBRATION_PROMPTS = 96, 60
+HELD_OUT, CALIBRATION_PROMPTS, OWN_PROMPTS = 96, 60, 24
 NOT_BUILT = (
-    ("suffix index merged over the head alone, cold index, edits and tool loops, tokens per second", "at least 1.3"),
-    ("suffix index merged over the head alone, chat, tokens per second", "at least 0.99"),
-    ("suffix index computed but unused, tokens per second over the head alone", "no measurable cost"),
-    ("suffix index, warm, tokens per second over the head alone", "told"),
-    ("attention window, up to 3,584 tokens: acceptance over that at training length", "at least 0.8"),
-    ("attention window, short contexts: lost acceptance", "at most 0.01"),
+    ("copies, edits and tool loops that the real-text target was taught, tokens per second", "at least 1.3"),
+    ("copies of a tenant's other outputs (warm), tokens per second over the head alone", "told"),
     ("calibrated scale: ECE of node probabilities of all sources", "at most 0.03"),
     ("two sources, 8 streams: share of a round's time outside forwards", "at most 0.1"),
     ("DeepSpec export: equal logits in DeepSpec's own model class", "equal"),
@@ -125,6 +125,20 @@ def speed(pair: Pair) -> Iterator[Row]:
         yield from measure_speed(pair.speed_bench, prompts, pair.seconds, where)
 
 
+def context(pair: Pair, parsed: argparse.Namespace) -> Iterator[Row]:
+    """Yields the rows of long contexts, or one without a figure if no head of short texts is named."""
+    if parsed.short_head is None:
+        note = "not measured: name a head of texts of at most 448 tokens with --short-head"
+        yield Row(f"{pair.where}: attention window", None, "at least 0.8 of the acceptance", None, note=note)
+        return
+    target = pair.speed_bench.target
+    draft = draft_with(target.model.device, read_head(resolve_head(parsed.short_head), target.model.dtype), LARGEST)
+    window = draft.head.window or 0
+    short = [prompt for prompt in pair.mixed if len(prompt.ids) + SPEED_TOKENS <= window]
+    long = [prompt for prompt in pair.mixed if len(prompt.ids) >= 2 * window]
+    yield from measure_context(target, draft, {"short": short[:OWN_PROMPTS], "long": long[:OWN_PROMPTS]}, pair.where)
+
+
 def list_parts(pair: Pair, parsed: argparse.Namespace) -> dict[str, Callable[[], Iterator[Row]]]:
     """Returns the parts that are measured with a pair, by name."""
     return {
@@ -135,6 +149,10 @@ def list_parts(pair: Pair, parsed: argparse.Namespace) -> dict[str, Callable[[],
             pair.speed_bench.target, pair.speed_bench.specs, pair.mixed[:CALIBRATION_PROMPTS], pair.where
         ),
         "host": lambda: measure_host_time(pair.speed_bench, pair.mixed, pair.where),
+        "copies": lambda: measure_copies(
+            pair.speed_bench.target, pair.speed_bench.specs["eagle3"], parsed.data, pair.mixed[:OWN_PROMPTS], pair.where
+        ),
+        "context": lambda: context(pair, parsed),
     }
 
 
@@ -218,6 +236,8 @@ def main() -> int:
     parser.add_argument("--target", help="the target of the last run, if it is not where its recipe says")
     parser.add_argument("--eagle3", help="an EAGLE-3 head of the last run's target, instead of training one")
     parser.add_argument("--block", help="a block head of the last run's target, instead of training one")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="editeval.jsonl, humanevalfix.jsonl, gsm8k-test.jsonl")
+    parser.add_argument("--short-head", metavar="DIR", help="an EAGLE-3 head that was trained on shorter texts")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--no-embedded", action="store_true", help="do not measure the embedded target")
     parser.add_argument("--work", type=Path, default=Path("runs/drafters"))

@@ -66,7 +66,7 @@ def test_a_copy_ends_where_it_becomes_unlikely() -> None:
     assert copy.match == MAX_MATCH
     assert len(copy.tokens) == MAX_COPY + 4
     assert copy.expected == pytest.approx(sum(PRIORS[-1] ** k for k in range(1, MAX_COPY + 1)))
-    for _ in range(100):
+    for _ in range(112):  # the estimates are used after every 16 observations
         model.observe(copy, 0, 0, was_refused=True)
     assert model.propose(index, index.tokens, 260, False, 4) is None, MIN_PROBABILITY
 

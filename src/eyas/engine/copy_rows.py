@@ -78,5 +78,6 @@ class CopyRows:
             if copy is not None:
                 count = counts[request] = len(copy.tokens)
                 begins[request] = copy.begin
-                tokens_BX[request, :count], log_probs_BX[request, :count] = copy.tokens, copy.log_probs
+                tokens_BX[request, :count] = copy.tokens
+                log_probs_BX[request, :count] = np.log(copy.probabilities)
         return tokens_BX, log_probs_BX, counts, begins

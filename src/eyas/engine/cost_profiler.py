@@ -64,7 +64,7 @@ class CostProfiler:
         """
         nodes, drafts, copies = 0, (), None
         if arm == COPY:
-            copy = Copy(context + 1, (0,) * MAX_COPY, 0, False, (0.0,) * MAX_COPY, 0.0)
+            copy = Copy(context + 1, (0,) * MAX_COPY, 0, False, (1.0,) * MAX_COPY, 0.0)
             nodes, drafts, copies = arm.nodes * batch, (False,) * batch, CopyRows((copy,) * batch, 0, True)
         elif arm.shape is not None:
             nodes, drafts = arm.nodes * batch, (True,) * batch

@@ -47,8 +47,8 @@ class CopyBudget(Budget):
         if not any(load.copies) or decision.is_exploration:
             return decision
         arm = self.arms.index(decision.arm)
-        own = [self.acceptance_model.expected((context,)).tokens[arm] for context in load.contexts]
-        tokens, seconds = sum(own) + len(load.plain_contexts), self.latency_model.seconds_of(arm, load)
+        tokens = self.acceptance_model.expected(load.contexts).tokens[arm] + len(load.plain_contexts)
+        seconds = self.latency_model.seconds_of(arm, load)
         rows_s = self._rows_seconds(load)
         alone_s = self._predict("alone", self.latency_model.seconds_of(0, load) + rows_s)
         best = tokens / seconds * MIN_GAIN
@@ -56,9 +56,10 @@ class CopyBudget(Budget):
         if rate > best:
             best, none = rate, (False,) * len(load.contexts)
             decision = SpeculationDecision(COPY, none, decision.best_arm, load, "alone", alone_s)
-        if arm > 0:
+        beside_s = self._predict("beside", seconds + rows_s)
+        if arm > 0 and tokens + sum(load.copies) > best * beside_s:
+            own = [self.acceptance_model.expected((context,)).tokens[arm] for context in load.contexts]
             tokens += sum(max(1 + more - one, 0.0) for one, more in zip(own, load.copies, strict=True))
-            beside_s = self._predict("beside", seconds + rows_s)
             if tokens / beside_s > best:
                 drafts = (True,) * len(load.contexts)
                 decision = SpeculationDecision(self.arms[arm], drafts, decision.best_arm, load, "beside", beside_s)

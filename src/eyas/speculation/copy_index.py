@@ -11,7 +11,6 @@ calls and answers that quote their prompt repeat long pieces of text; there a co
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import log
 
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import chain_shape
@@ -24,6 +23,8 @@ MIN_PROBABILITY = 0.2  # of all tokens of a copy together; a copy ends before it
 SEPARATOR = -1  # no token: between the texts of a pool
 MATCH_BOUNDS = (3, 4, 6, 8, 12, 16, 24, 32)  # tokens: the borders of the buckets of match lengths
 PRIORS = (0.3, 0.4, 0.55, 0.65, 0.75, 0.8, 0.85, 0.9, 0.95)
+MAX_CURVE = 64  # tokens: a longer copy is never proposed
+CURVE_ROUNDS = 16
 PRIOR_WEIGHT, MAX_WEIGHT = 4.0, 500.0  # trials of one bucket; above MAX_WEIGHT they are halved
 
 COPY = Arm("copy", chain_shape(MAX_COPY))
@@ -39,7 +40,7 @@ class Copy:
         tokens: The tokens.
         match: The number of tokens before them that are equal in both places.
         is_shared: True if the tokens come from another text of the same tenant.
-        log_probs: For each token, the logarithm of the probability that the target accepts it and all before it.
+        probabilities: For each token, the probability that the target accepts it and all before it.
         expected: The expected number of accepted tokens.
     """
 
@@ -47,7 +48,7 @@ class Copy:
     tokens: tuple[int, ...]
     match: int
     is_shared: bool
-    log_probs: tuple[float, ...]
+    probabilities: tuple[float, ...]
     expected: float
 
 
@@ -85,6 +86,8 @@ class CopyIndex:
                 length += 1
             if length > best[1] and length >= GRAM:
                 best = place + 1, length
+                if length == MAX_MATCH:
+                    break
             place = self._before[place]
         return best
 
@@ -140,6 +143,23 @@ class CopyModel:
     def __init__(self) -> None:
         self._trials = [[PRIOR_WEIGHT] * len(PRIORS) for _ in range(2)]  # own text, pool
         self._hits = [[PRIOR_WEIGHT * share for share in PRIORS] for _ in range(2)]
+        self._curves: dict[tuple[bool, int], list[float]] = {}
+        self._num_observed = 0
+
+    def curve(self, match: int, is_shared: bool) -> list[float]:
+        """Returns, for each token after a match, the probability that the target accepts it and all before it.
+
+        The list ends before it falls below MIN_PROBABILITY. It is computed again after CURVE_ROUNDS observations.
+        """
+        found = self._curves.get((is_shared, match))
+        if found is None:
+            shares = [hit / trial for hit, trial in zip(self._hits[is_shared], self._trials[is_shared], strict=True)]
+            found, probability = [], shares[bisect_right(MATCH_BOUNDS, match)]
+            while probability >= MIN_PROBABILITY and len(found) < MAX_CURVE:
+                found.append(probability)
+                probability *= shares[bisect_right(MATCH_BOUNDS, match + len(found))]
+            self._curves[is_shared, match] = found
+        return found
 
     def propose(self, index: CopyIndex, text: Sequence[int], begin: int, is_shared: bool, num_more: int) -> Copy | None:
         """Returns the copy that the index offers after a text; None without a match that is worth a row.
@@ -154,19 +174,20 @@ class CopyModel:
         place, match = index.find(text)
         if not match:
             return None
-        hits, trials = self._hits[is_shared], self._trials[is_shared]
-        tokens, log_probs, probability, expected = [], [], 1.0, 0.0
-        for token in index.tokens[place : place + MAX_COPY + num_more]:
-            bucket = bisect_right(MATCH_BOUNDS, match + len(tokens))
-            probability *= hits[bucket] / trials[bucket]
-            if token == SEPARATOR or probability < MIN_PROBABILITY:
-                break
-            tokens.append(token)
-            log_probs.append(log(probability))
-            expected += probability if len(tokens) <= MAX_COPY else 0.0
+        curve = self.curve(match, is_shared)
+        tokens = index.tokens[place : place + min(len(curve), MAX_COPY + num_more)]
+        if is_shared and SEPARATOR in tokens:
+            tokens = tokens[: tokens.index(SEPARATOR)]
         if not tokens:
             return None
-        return Copy(begin, tuple(tokens), match, is_shared, tuple(log_probs), expected)
+        return Copy(
+            begin,
+            tuple(tokens),
+            match,
+            is_shared,
+            tuple(curve[: len(tokens)]),
+            sum(curve[: min(len(tokens), MAX_COPY)]),
+        )
 
     def observe(self, copy: Copy, first: int, num_accepted: int, was_refused: bool) -> None:
         """Learns from a round, whether it used the copy or not.
@@ -178,6 +199,9 @@ class CopyModel:
             was_refused: True if the text has another token after them; False if the round ended there.
         """
         hits, trials = self._hits[copy.is_shared], self._trials[copy.is_shared]
+        self._num_observed += 1
+        if self._num_observed % CURVE_ROUNDS == 0:
+            self._curves.clear()
         for step in range(num_accepted + was_refused):
             bucket = bisect_right(MATCH_BOUNDS, copy.match + first + step)
             trials[bucket] += 1

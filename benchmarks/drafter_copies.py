@@ -1,0 +1,216 @@
+"""Copies of earlier text: tokens per round on texts of others, and output tokens per second beside the head alone.
+
+    replay     reference answers, cold index, no model: each round drafts the copy alone, and yields what the reference
+               accepts, and one token more
+    forced     the engine with every token made that of the reference answer: drafts, forwards and their seconds are
+               real, the target's choices are not. It shows what copies bring for a target that edits well
+    own        answers of the target itself, on ordinary prompts: what searching for copies costs
+
+Copies come from the request's own text only, so a block that was seen before helps no later one. Both engines run with
+`auto` and take turns in rotated order; each first runs a block that is not measured. `prove_drafters.py` calls this.
+"""
+
+import json
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from result_rows import Row
+from torch import Tensor
+
+from eyas.bench.engine_load import build_fixed_arm_engine
+from eyas.bench.engine_request_loops import run_closed_loop
+from eyas.bench.workload import ChatPrompt, Prompt, tokenize_prompts
+from eyas.chat.conversation import Message
+from eyas.drafters.head_spec import HeadSpec
+from eyas.engine.cost_profiler import build_budget
+from eyas.engine.engine import Engine
+from eyas.engine.request import Request
+from eyas.engine.sampler import SamplerBatch
+from eyas.model.target import Target
+from eyas.speculation.arms import default_arms
+from eyas.speculation.copy_index import MAX_COPY, CopyFinder, CopyIndex
+from eyas.tree.acceptance_length import acceptance_length
+from eyas.tree.intervals import median_interval
+from eyas.tree.tree import Tree
+
+HEAD, COPIES = "head", "copies"
+FORCED_TOKENS, LONGEST = 96, 1_000  # of a forced answer, and of its prompt at most
+PER_TASK = 8
+FILES = {  # set -> file, and the keys of request, text and answer
+    "EditEval": ("editeval.jsonl", "instruction", "input", "output"),
+    "HumanEvalFix": ("humanevalfix.jsonl", "instruction", "before", "after"),
+    "GSM8K": ("gsm8k-test.jsonl", "question", None, "answer"),
+}
+LEAST = {"EditEval": 1.3, "HumanEvalFix": 1.3}
+
+
+@dataclass(frozen=True)
+class Forced:
+    """Reference answers by prompt, to which an engine is forced."""
+
+    answers: Mapping[tuple[int, ...], Sequence[int]]
+
+    def on(self, engine: Engine) -> Engine:
+        """Makes the engine generate the reference answers, and returns it."""
+        sampler, slots = engine.runner.sampler, engine.runner.pool.req_to_token_RC
+        texts_RC = torch.zeros(slots.shape[0], slots.shape[1] * 2, dtype=torch.int64)
+        admit, next_first, next_nodes = sampler.admit, sampler.next_B, sampler.next_BM
+
+        def force(req_slot: int, request: Request, text: Sequence[int]) -> None:
+            known = torch.tensor([*request.prompt_ids, *self.answers[request.prompt_ids]])
+            texts_RC[req_slot, : len(known)] = known
+            admit(req_slot, request, text)
+
+        def first(logits_BW: Tensor, batch: SamplerBatch, positions_B: Tensor) -> Tensor:
+            next_first(logits_BW, batch, positions_B)
+            return texts_RC[batch.req_slots_B, positions_B]
+
+        def nodes(
+            logits_TW: Tensor, tree: Tree, rows_T: Tensor | None, batch: SamplerBatch, lengths_B: Tensor
+        ) -> Tensor:
+            next_nodes(logits_TW, tree, rows_T, batch, lengths_B)
+            return texts_RC[batch.req_slots_B[:, None], lengths_B[:, None] + 1 + tree.depths_BM]
+
+        sampler.admit, sampler.next_B, sampler.next_BM = force, first, nodes
+        return engine
+
+
+def read_pairs(place: Path, name: str) -> list[tuple[str, str]]:
+    """Returns the (prompt, reference answer) pairs of a set, shuffled with a fixed seed."""
+    file, request, text, answer = FILES[name]
+    found = [json.loads(line) for line in (place / file).read_text(encoding="utf-8").splitlines()]
+    random.Random(0).shuffle(found)
+    return [(one[request] if text is None else f"{one[request]}\n{one[text]}", one[answer]) for one in found]
+
+
+def measure_replay(place: Path, target: Target) -> Iterator[Row]:
+    """Yields the tokens per round of copies alone, for each set."""
+    for name in FILES:
+        finder, counts = CopyFinder(0), []
+        for prompt, answer in read_pairs(place, name):
+            asked, told = (target.tokenizer.encode(text, add_special_tokens=False) for text in (prompt, answer))
+            counts.append(replay(finder, asked, told))
+        tokens, rounds, rows = (sum(column) for column in zip(*counts, strict=True))
+        note = f"{rows / rounds:.1f} rows of a copy per round, {len(counts)} answers"
+        yield Row(
+            f"copies alone, replay of {name}: tokens per round", round(tokens / rounds, 2), "told", True, note=note
+        )
+
+
+def replay(finder: CopyFinder, asked: Sequence[int], told: Sequence[int]) -> tuple[int, int, int]:
+    """Returns the tokens and rounds of an answer after its first token, and the rows of its copies."""
+    index, text, rounds, rows = CopyIndex(), [*asked, *told[:1]], 0, 0
+    end = len(asked) + len(told)
+    while len(text) < end:
+        copy, rest, hits = finder.propose(index, text, "", 0), told[len(text) - len(asked) :], 0
+        if copy is not None:
+            rows += min(len(copy.tokens), MAX_COPY)
+            hits = finder.grade(copy, text, rest[: MAX_COPY + 1])
+        text += rest[: hits + 1]
+        rounds += 1
+    return len(told) - 1, rounds, rows
+
+
+def forced_prompts(place: Path, target: Target, name: str) -> tuple[list[Prompt], Forced]:
+    """Returns prompts of a set, and their reference answers of at least FORCED_TOKENS tokens."""
+    pairs = read_pairs(place, name)
+    asked = [ChatPrompt(str(number), (Message("user", prompt),)) for number, (prompt, _) in enumerate(pairs)]
+    prompts: list[Prompt] = []
+    answers: dict[tuple[int, ...], Sequence[int]] = {}
+    for (_, answer), prompt in zip(pairs, tokenize_prompts({name: asked}, target.tokenizer)[name], strict=True):
+        told = target.tokenizer.encode(answer, add_special_tokens=False)
+        if len(told) >= FORCED_TOKENS and len(prompt.ids) < LONGEST and len(prompts) < PER_TASK:
+            prompts.append(prompt)
+            answers[prompt.ids] = told
+    return prompts, Forced(answers)
+
+
+def build(target: Target, draft: HeadSpec, streams: int, context: int, copies: bool) -> Engine:
+    """Returns an engine with a fresh budget."""
+    arms = default_arms(draft.head.config.max_depth)
+    engine = Engine(target, [replace(draft, arms=arms)], streams, context, copies=CopyFinder(0) if copies else None)
+    engine.policies[0] = build_budget(engine, arms, None)
+    return engine
+
+
+def measure_copies(
+    target: Target, draft: HeadSpec, place: Path | None, own: Sequence[Prompt], where: str, blocks: int = 15
+) -> Iterator[Row]:
+    """Yields all rows of a pair. place: the directory of FILES; None measures the target's own answers only."""
+    if place is not None:
+        yield from measure_replay(place, target)
+    for streams in (1, 8):
+        for name in LEAST if place is not None else ():
+            assert place is not None, "there is no set without a directory"
+            prompts, forced = forced_prompts(place, target, name)
+            context = max(len(prompt.ids) for prompt in prompts) + FORCED_TOKENS
+            both = {arm: forced.on(build(target, draft, streams, context, arm == COPIES)) for arm in (HEAD, COPIES)}
+            yield compare(both, prompts, 5, f"{where}, {name}, forced, {at(streams)}", LEAST[name])
+        context = max(len(prompt.ids) for prompt in own) + FORCED_TOKENS
+        both = {arm: build(target, draft, streams, context, arm == COPIES) for arm in (HEAD, COPIES)}
+        yield compare(both, own, blocks, f"{where}, own answers, {at(streams)}", 0.99)
+
+
+def at(streams: int) -> str:
+    """Returns the number of streams as text."""
+    return f"{streams} streams" if streams > 1 else "1 stream"
+
+
+def compare(engines: Mapping[str, Engine], prompts: Sequence[Prompt], blocks: int, where: str, least: float) -> Row:
+    """Returns the row of the ratio of tokens per second with copies over those without."""
+    names, ratios = list(engines), []
+    for engine in engines.values():
+        run_closed_loop(engine, prompts, FORCED_TOKENS)
+    counters = engines[COPIES].counters
+    counters.reset()
+    for number in range(blocks):
+        speeds = {}
+        for name in names[number % 2 :] + names[: number % 2]:
+            result = run_closed_loop(engines[name], prompts, FORCED_TOKENS).result
+            speeds[name] = result.output_tokens / result.seconds
+        ratios.append(speeds[COPIES] / speeds[HEAD])
+        print(f"{where}, block {number + 1}: {speeds}", file=sys.stderr, flush=True)
+    median, span = median_interval(ratios, seed=0)
+    share = counters.copied_tokens / max(counters.output_tokens, 1)
+    arms = ", ".join(
+        f"{arm} {count}" for arm, count in sorted(counters.rounds_by_arm.items(), key=lambda one: -one[1])[:4]
+    )
+    note = f"{share:.0%} of the tokens copied; rounds: {arms}"
+    interval = (round(span.low, 3), round(span.high, 3))
+    figure = round(median, 3)
+    return Row(f"copies over the head alone, {where}", figure, f"at least {least}", median >= least, interval, note)
+
+
+def measure_context(target: Target, draft: HeadSpec, sets: Mapping[str, Sequence[Prompt]], where: str) -> Iterator[Row]:
+    """Yields the acceptance length of tree16 beyond the length of training, with and without the window.
+
+    Args:
+        target: The target.
+        draft: A head that was trained on texts of at most `draft.head.window` tokens.
+        sets: Prompts shorter than that ("short") and longer ("long").
+        where: The beginning of the names of rows.
+    """
+    window, lengths = draft.head.window, {}
+    arm = next(arm for arm in default_arms(draft.head.config.max_depth) if arm.name == "tree16")
+    for name, prompts in sets.items():
+        for limit in (None, window):
+            draft.head.limit_attention(limit)
+            context = max(len(prompt.ids) for prompt in prompts) + FORCED_TOKENS
+            engine = build_fixed_arm_engine(target, draft, arm, 4, context)
+            answers = run_closed_loop(engine, prompts, FORCED_TOKENS).answers
+            lengths[name, limit] = acceptance_length(answer.rounds for answer in answers)
+            told = (
+                f"{where}, prompts of {min(len(p.ids) for p in prompts)} to {max(len(p.ids) for p in prompts)} tokens"
+            )
+            name_of = "no window" if limit is None else f"window of {limit}"
+            yield Row(f"{told}, {name_of}: acceptance length", round(lengths[name, limit], 2), "told", True)
+    draft.head.limit_attention(window)
+    ratio = lengths["long", window] / lengths["short", window]
+    name = f"{where}, window of {window}: acceptance length of long prompts over that of short ones"
+    yield Row(name, round(ratio, 2), "at least 0.8", ratio >= 0.8)
+    lost = 1 - lengths["short", window] / lengths["short", None]
+    yield Row(f"{where}, window of {window}: lost on short prompts", round(lost, 3), "at most 0.01", lost <= 0.01)
