@@ -122,6 +122,19 @@ def test_the_time_that_is_left_is_used() -> None:
     assert middling.spent_s <= TIME_LIMIT_S
 
 
+def test_a_rough_table_runs_each_arm_twice_and_is_not_cached(tmp_path: Path) -> None:
+    """Larger batch sizes follow from two, so the order of the arms is that of a whole measurement."""
+    watch = Watch()
+    table = load_or_measure(key(), ARMS, 8, 4096, watch, tmp_path, 0.0)
+    assert sorted(watch.calls) == sorted((arm.name, batch, table.context) for arm in ARMS for batch in (1, 2))
+    assert not list(tmp_path.iterdir())
+    whole = measure_cost_table(ARMS, 8, 4096, Watch())
+    assert table.batches == whole.batches
+    for rough, exact in zip(table.seconds, whole.seconds, strict=True):
+        assert rough[:2] == exact[:2]
+        assert rough == tuple(sorted(rough))
+
+
 def test_short_engines_are_measured_within_their_limit() -> None:
     watch = Watch()
     table = measure_cost_table(ARMS, 1, 200, watch)

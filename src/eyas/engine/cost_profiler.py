@@ -23,7 +23,7 @@ from eyas.speculation.arms import OFF, Arm
 from eyas.speculation.budget import Budget
 from eyas.speculation.copy_budget import CopyBudget
 from eyas.speculation.copy_index import COPY, MAX_COPY, Copy
-from eyas.speculation.round_costs import CONTEXT, CostKey, CostTable, load_or_measure
+from eyas.speculation.round_costs import CONTEXT, TIME_LIMIT_S, CostKey, CostTable, load_or_measure
 
 COST_ROUNDS = 5  # rounds of an arm with each head, after a first one that is not counted
 READ_ROWS = 256  # rows of text from which the cost of one row is derived
@@ -122,7 +122,14 @@ def capture_graphs(engine: Engine, arms: tuple[Arm, ...]) -> None:
             bar.advance()
 
 
-def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed: int = 0, drafter: int = 0) -> Budget:
+def build_budget(
+    engine: Engine,
+    arms: tuple[Arm, ...],
+    cache: Path | None,
+    seed: int = 0,
+    drafter: int = 0,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> Budget:
     """Returns a budget that chooses among these arms. Measures their costs, or reads them from the cache.
 
     The budget takes over the acceptance that an earlier budget of this head has learned.
@@ -133,6 +140,8 @@ def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed
         cache: directory of cached costs; None to measure always.
         seed: seed of the budget's random explorations.
         drafter: index of the head that drafts.
+        time_limit_s: the time limit of measuring the costs, in seconds; 0 for a rough measurement, which takes a second
+            and is not cached.
     """
     profiler, pool = CostProfiler(engine, drafter), engine.kv_cache.pool
     layers = "packed" if is_packed(engine.target.model) else "plain"
@@ -149,7 +158,8 @@ def build_budget(engine: Engine, arms: tuple[Arm, ...], cache: Path | None, seed
     )
 
     def measure(rounds: tuple[Arm, ...]) -> CostTable:
-        return load_or_measure(key, rounds, engine.max_running, profiler.max_context, profiler.measure_round_s, cache)
+        limits, time_s = (engine.max_running, profiler.max_context), time_limit_s * len(rounds) / len(arms)
+        return load_or_measure(key, rounds, *limits, profiler.measure_round_s, cache, min(time_s, time_limit_s))
 
     table = measure(arms)
     rows = min(READ_ROWS, profiler.max_context)

@@ -20,11 +20,13 @@ from eyas.engine.scheduler import PREFILL_CHUNK, SLOT_BLOCK
 from eyas.kernels.aot_compile import CompileError, compile_pair
 from eyas.kernels.compiled_package import attend_to_text
 from eyas.model.attention import PackedAttention
+from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.speculation.arms import OFF, Arm, default_arms
 from eyas.speculation.batch_load import FixedArm, Policy
 from eyas.speculation.budget import Budget
 from eyas.speculation.copy_index import CopyFinder
+from eyas.speculation.round_costs import TIME_LIMIT_S
 from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, position_uniforms
 
 MAX_CONTEXT = 8192  # tokens, for a target that could hold more
@@ -103,7 +105,9 @@ def build_async_engine(
     engine = Engine(target, heads, options.slots, context, memory_tokens=memory_tokens, copies=copies)
     capture_graphs(engine, arms if heads else (OFF,))
     if heads or copies is not None:
-        _set_policies(engine, arms if heads else (OFF,))
+        # Rounds are measured again once the forwards are compiled: until then a rough measurement is enough.
+        will_compile = options.compile and device.type == "cpu" and not _runs_compiled(engine)
+        _set_policies(engine, arms if heads else (OFF,), 0.0 if will_compile else TIME_LIMIT_S)
     # A CPU that works for the host cannot work for the device: there the overlap hides nothing.
     loop = overlap_loop if device.type == "cuda" else plain_loop
     return AsyncEngine(engine, options.max_waiting, loop, thread)
@@ -130,10 +134,8 @@ def compile_in_background(engine: AsyncEngine, log: Callable[[str], None]) -> No
     Once they are compiled, the engine uses them and measures round costs again as soon as it has no request. If
     compiling fails, the reason is logged and forwards keep running uncompiled.
     """
-    target = engine.engine.target
-    all_heads = [drafter.head for drafter in engine.engine.runner.drafters]
-    heads = [head.compilable for head in all_heads if head is not None and head.compilable is not None]
-    if target.compiled_forward is not None and all(head.compiled_forward is not None for head in heads):
+    target, heads = engine.engine.target, _compilable_heads(engine.engine)
+    if _runs_compiled(engine.engine):
         return
 
     def measure(engine: Engine) -> None:
@@ -149,18 +151,28 @@ def compile_in_background(engine: AsyncEngine, log: Callable[[str], None]) -> No
             log(f"Forwards run uncompiled: {error.problem}.")
         else:
             log("Forwards run compiled from now on.")
-            engine.when_idle(measure)
+        engine.when_idle(measure)
 
     threading.Thread(target=work, name="compile", daemon=True).start()
 
 
-def _set_policies(engine: Engine, arms: tuple[Arm, ...]) -> None:
+def _compilable_heads(engine: Engine) -> list[Head]:
+    found = [drafter.head for drafter in engine.runner.drafters]
+    return [head.compilable for head in found if head is not None and head.compilable is not None]
+
+
+def _runs_compiled(engine: Engine) -> bool:
+    heads_compiled = all(head.compiled_forward is not None for head in _compilable_heads(engine))
+    return engine.target.compiled_forward is not None and heads_compiled
+
+
+def _set_policies(engine: Engine, arms: tuple[Arm, ...], time_limit_s: float = TIME_LIMIT_S) -> None:
     """Sets one policy for each head, because heads differ in acceptance and cost: a budget, or a fixed arm."""
 
     def policy(drafter: int) -> Policy:
         if len(arms) == 1 and engine.copies is None:
             return FixedArm(arms[0])
-        return build_budget(engine, arms, cache_directory(), drafter=drafter)
+        return build_budget(engine, arms, cache_directory(), drafter=drafter, time_limit_s=time_limit_s)
 
     engine.policies[:] = [policy(drafter) for drafter in range(len(engine.policies))]
 

@@ -110,6 +110,8 @@ def measure_cost_table(
     while the time limit allows it, and otherwise extrapolated from the two batch sizes before. In the time that is
     left, all measured combinations are measured again, one after the other, so that a slow moment affects all arms.
 
+    With a time limit of 0, each arm runs once at each of the two smallest batch sizes, and never at a long context.
+
     Args:
         arms: the arms to measure.
         slots: the largest batch size.
@@ -131,6 +133,8 @@ def measure_cost_table(
     def first(cell: _Cell) -> float:
         """Measures a combination twice, and a third time if the two times differ much. Returns the median."""
         run(cell)
+        if not time_limit_s:
+            return found[cell][0]
         run(cell)
         if max(found[cell]) > MAX_DISAGREEMENT * min(found[cell]):
             run(cell)
@@ -138,7 +142,7 @@ def measure_cost_table(
 
     numbers = range(len(arms))
     grid = [[first((arm, batch, context)) for batch in batches[:2]] for arm in numbers]
-    for arm in numbers if long > context else ():
+    for arm in numbers if long > context and time_limit_s else ():
         first((arm, 1, long))
     for index, batch in enumerate(batches[2:], start=2):
         for arm, row in enumerate(grid):
@@ -187,9 +191,15 @@ def isotonic(values: Sequence[float]) -> list[float]:
 
 
 def load_or_measure(
-    key: CostKey, arms: Sequence[Arm], slots: int, limit: int, measure: Measure, directory: Path | None
+    key: CostKey,
+    arms: Sequence[Arm],
+    slots: int,
+    limit: int,
+    measure: Measure,
+    directory: Path | None,
+    time_limit_s: float = TIME_LIMIT_S,
 ) -> CostTable:
-    """Returns the cached cost table, or measures the table and caches it.
+    """Returns the cached cost table, or measures the table and caches it. A limit of 0 is not cached.
 
     Args:
         key: a table that was cached with another key, other arms or other slots is not used.
@@ -198,14 +208,15 @@ def load_or_measure(
         limit: the longest context that the engine holds, in tokens.
         measure: runs one round and returns its seconds.
         directory: the cache directory; None to measure without a cache.
+        time_limit_s: the time limit of the measurement, in seconds.
     """
     fields = {"schema": SCHEMA, "key": asdict(key), "arms": [_arm_fields(arm) for arm in arms]}
     fields |= {"batches": list(batch_sizes(slots)), "context": min(CONTEXT, limit), "limit": min(LONG_CONTEXT, limit)}
     path = None if directory is None else directory / f"round-costs-{digest_json(fields).rpartition(':')[2][:20]}.json"
     if path is not None and (found := _read(path, fields)) is not None:
         return found
-    table = measure_cost_table(arms, slots, limit, measure)
-    if path is not None:
+    table = measure_cost_table(arms, slots, limit, measure, time_limit_s)
+    if path is not None and time_limit_s:
         # Without a writable cache the next start measures again; this one continues.
         with contextlib.suppress(StorageError):
             write_json_atomic(path, fields | {"seconds": table.seconds, "per_token": table.per_token})
