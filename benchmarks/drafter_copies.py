@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from prove_engine import outside_forwards
 from result_rows import Row
 from torch import Tensor
 
@@ -39,7 +40,7 @@ from eyas.tree.tree import Tree
 
 HEAD, COPIES = "head", "copies"
 FORCED_TOKENS, LONGEST = 96, 1_000  # of a forced answer, and of its prompt at most
-PER_TASK = 8
+PER_TASK, HOST_PAIRS = 8, 3
 FILES = {  # set -> file, and the keys of request, text and answer
     "EditEval": ("editeval.jsonl", "instruction", "input", "output"),
     "HumanEvalFix": ("humanevalfix.jsonl", "instruction", "before", "after"),
@@ -150,6 +151,10 @@ def measure_copies(
             context = max(len(prompt.ids) for prompt in prompts) + FORCED_TOKENS
             both = {arm: forced.on(build(target, draft, streams, context, arm == COPIES)) for arm in (HEAD, COPIES)}
             yield compare(both, prompts, 5, f"{where}, {name}, forced, {at(streams)}", LEAST[name])
+            if streams > 1:
+                share = outside_forwards(both[COPIES], draft.head, prompts, HOST_PAIRS)
+                told = f"{where}, {name}, forced, {at(streams)}, head and copies: share of time outside forwards"
+                yield Row(told, round(share, 4), "at most 0.1", share <= 0.1)
         context = max(len(prompt.ids) for prompt in own) + FORCED_TOKENS
         both = {arm: build(target, draft, streams, context, arm == COPIES) for arm in (HEAD, COPIES)}
         yield compare(both, own, blocks, f"{where}, own answers, {at(streams)}", 0.99)

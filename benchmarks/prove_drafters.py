@@ -67,7 +67,6 @@ NOT_BUILT = (
     ("copies, edits and tool loops that the real-text target was taught, tokens per second", "at least 1.3"),
     ("copies of a tenant's other outputs (warm), tokens per second over the head alone", "told"),
     ("calibrated scale: ECE of node probabilities of all sources", "at most 0.03"),
-    ("two sources, 8 streams: share of a round's time outside forwards", "at most 0.1"),
     ("DeepSpec export: equal logits in DeepSpec's own model class", "equal"),
 )
 
