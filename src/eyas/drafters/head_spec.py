@@ -42,7 +42,8 @@ class HeadSpec(ABC):
     def on(cls, device: torch.device, stored: StoredHead, shape: TreeShape) -> Self:
         """Returns a spec with head and vocabulary on this device. The head's projections are packed for serving.
 
-        The head attends to no more of a text than it had in training (`DraftHead.limit_attention`).
+        The head attends to no more of a text than it had in training (`DraftHead.limit_attention`). Where a text is
+        longer, this restores acceptance (sgl-project/sglang #24664).
 
         Args:
             device: The device of the target.

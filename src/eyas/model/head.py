@@ -284,11 +284,7 @@ class DraftHead(nn.Module):
         self.config = config
 
     def limit_attention(self, window: int | None) -> None:
-        """Lets each row attend to the last `window` positions only; None: to all. Set it before compiling.
-
-        A head accepts less where the text is longer than in training. A window of the longest text in training
-        restores most of it (vllm-ascend #10023, sgl-project/sglang #24664) and changes nothing in shorter texts.
-        """
+        """Lets each row attend to the last `window` positions only; None: to all. Call it before compiling."""
         self.window = window
         for module in self.modules():
             if isinstance(params := getattr(module, "params", None), AttentionParams):

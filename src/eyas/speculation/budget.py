@@ -305,8 +305,6 @@ class Budget:
 
     def _explore(self, best: int, forecast: _Forecast, load: BatchLoad) -> SpeculationDecision:
         """Returns a decision to explore a random arm, or to run the best arm if exploring would cost too much."""
-        if len(self.arms) == 1:
-            return self._decision(best, best, load)
         weights = self._exploration_weights(best, forecast)
         arm = self._random.choices(list(weights), list(weights.values()))[0]
         if best == 0:

@@ -43,7 +43,8 @@ class CopyBudget(Budget):
 
     def decide(self, load: BatchLoad) -> SpeculationDecision:
         """Returns the decision for the next round. Requirement: `load.contexts` is not empty."""
-        decision = super().decide(load)
+        # With `off` alone there is nothing to compare, to survey or to explore.
+        decision = super().decide(load) if len(self.arms) > 1 else self._decision(0, 0, load)
         if not any(load.copies) or decision.is_exploration:
             return decision
         arm = self.arms.index(decision.arm)

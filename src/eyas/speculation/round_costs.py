@@ -109,8 +109,7 @@ def measure_cost_table(
     Each arm is always measured at the two smallest batch sizes and at a long context. Larger batch sizes are measured
     while the time limit allows it, and otherwise extrapolated from the two batch sizes before. In the time that is
     left, all measured combinations are measured again, one after the other, so that a slow moment affects all arms.
-
-    With a time limit of 0, each arm runs once at each of the two smallest batch sizes, and never at a long context.
+    With a time limit of 0, each arm runs once at the two smallest batch sizes, and never at a long context.
 
     Args:
         arms: the arms to measure.
@@ -133,9 +132,8 @@ def measure_cost_table(
     def first(cell: _Cell) -> float:
         """Measures a combination twice, and a third time if the two times differ much. Returns the median."""
         run(cell)
-        if not time_limit_s:
-            return found[cell][0]
-        run(cell)
+        if time_limit_s:
+            run(cell)
         if max(found[cell]) > MAX_DISAGREEMENT * min(found[cell]):
             run(cell)
         return statistics.median(found[cell])
