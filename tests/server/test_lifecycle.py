@@ -227,9 +227,9 @@ def test_every_path_but_the_probes_needs_a_key(locked):
     assert error_of(reply, 401)["code"] == "invalid_api_key"
 
 
-@pytest.mark.parametrize(("keys", "owners"), [(("first", "sécond"), ["0/", "0/a", "1/a", "0/a"]), ((), [""] * 4)])
+@pytest.mark.parametrize(("keys", "owners"), [(("first", "sécond"), ["0/", "0/a", "1/a", ""]), ((), [""] * 4)])
 def test_the_owner_of_a_request_is_its_key_and_user(shallow_target, monkeypatch, keys, owners):
-    """Drafts are copied only from outputs of the same owner. Without keys nobody owns anything."""
+    """Drafts are copied only from outputs of the same owner. Without keys, or with store: false, there is none."""
     found, parse = [], RequestParser.parse
 
     def watched(*arguments):
@@ -240,8 +240,13 @@ def test_the_owner_of_a_request_is_its_key_and_user(shallow_target, monkeypatch,
     monkeypatch.setattr(RequestParser, "parse", watched)
     async_engine = start_engine(shallow_target)
     with serving(async_engine, keys=keys) as server:
-        for key, user in (("first", None), ("first", "a"), ("sécond", "a"), ("first", "a")):
-            body = {"model": MODEL, "prompt": "roses", "max_tokens": 1, "user": user}
+        for key, user, store in (
+            ("first", None, None),
+            ("first", "a", True),
+            ("sécond", "a", None),
+            ("first", "a", False),
+        ):
+            body = {"model": MODEL, "prompt": "roses", "max_tokens": 1, "user": user, "store": store}
             headers = {b"Authorization": f"Bearer {key}".encode()}
             assert server.client().post("/v1/completions", json=body, headers=headers).status_code == 200
     async_engine.drain(1)

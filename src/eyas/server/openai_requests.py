@@ -84,7 +84,7 @@ class IgnoredParameters(wire.StrictModel):
 
     user: str | None = Field(None, description="With --copies key: drafts copy only from this user's outputs.")
     metadata: dict[str, str] | None = Field(None, description="Does not change the response.")
-    store: bool | None = Field(None, description="Ignored. The server stores no responses.")
+    store: bool | None = Field(None, description="false: with --copies key, no draft is copied from this output.")
     service_tier: str | None = Field(None, description="Ignored.")
     prompt_cache_key: str | None = Field(None, description="Ignored. Equal prefixes share their cache by themselves.")
     prompt_cache_retention: str | None = Field(None, description="Ignored.")

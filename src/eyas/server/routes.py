@@ -292,7 +292,8 @@ class Api:
         else:
             echoed = await self._on_parser_thread(self.parser.echoed_texts, body)
             builder = CompletionResponseBuilder(self.model, bool(body.return_token_ids), echoed)
-        tenant = request.scope[TENANT_KEY] and f"{request.scope[TENANT_KEY]}/{body.user or ''}"
+        key = "" if body.store is False else request.scope[TENANT_KEY]
+        tenant = key and f"{key}/{body.user or ''}"
         requests = await self._on_parser_thread(self.parser.parse, body, builder.call_id, tenant)
         observe = self.metrics.requests.observe_tokens
         generation = Generation(self.async_engine, requests, body.n or 1, observe)

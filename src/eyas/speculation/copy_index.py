@@ -119,14 +119,6 @@ class CopyPools:
                 self.num_tokens -= len(self._outputs.pop(next(iter(self._outputs)))[1])
             self._rebuild({tenant for tenant, _ in self._outputs.values()})
 
-    def forget(self, request_id: str) -> bool:
-        """Drops the output of a request. Returns False if it is not stored."""
-        _, text = self._outputs.pop(request_id, ("", []))
-        self.num_tokens -= len(text)
-        if text:
-            self._rebuild({*self._indexes})
-        return bool(text)
-
     def _rebuild(self, tenants: Iterable[str]) -> None:
         self._indexes = {tenant: CopyIndex() for tenant in tenants}
         for tenant, text in self._outputs.values():
@@ -209,10 +201,6 @@ class CopyModel:
             if trials[bucket] > MAX_WEIGHT:
                 trials[bucket] /= 2
                 hits[bucket] /= 2
-
-    def shares(self, is_shared: bool) -> list[tuple[float, float]]:
-        """Returns the estimated probability and the number of trials of each bucket of match lengths."""
-        return [(hit / trial, trial) for hit, trial in zip(self._hits[is_shared], self._trials[is_shared], strict=True)]
 
 
 class CopyFinder:
