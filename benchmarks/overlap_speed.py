@@ -16,10 +16,11 @@ from statistics import median, quantiles
 from typing import Any
 
 import torch
+from worker_stream import WorkerStream
 
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Eagle3Spec
-from eyas.engine.device_stream import WorkerStream, stream_for
+from eyas.engine.device_stream import stream_for
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop, plain_loop
 from eyas.engine.request import Request

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from worker_stream import WorkerStream
 
-from eyas.engine.device_stream import DeviceStream, InlineStream, WorkerStream, stream_for
+from eyas.engine.device_stream import DeviceStream, InlineStream, stream_for
 
 PATIENCE_S = 30.0
 

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 
 import torch
+from engine_checks import check_tree
 from tests.features.small import mask, random_row
 from tests.train.test_reference import CONFIG, DRAFT, VOCAB, WIDTH
 
@@ -82,7 +83,7 @@ def test_the_head_drafts_the_same_tree_alone_and_in_a_padded_group() -> None:
     drafter = HeadDrafter(head, vocab, lambda ids: embedding[ids], TreeShape(4, 3, 14), rows)
     positions = [3, 6]
     tree = drafter.draft([0, 1], positions)
-    tree.check()
+    check_tree(tree)
     for slot, (row, t) in enumerate(zip(rows, positions, strict=True)):
         assert tree.tokens_BM[slot, 0] == row.ids_T[t + 1]
         for node in range(1, 14):

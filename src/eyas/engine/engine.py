@@ -221,17 +221,6 @@ class Engine:
         """Evicts all prefixes that no running request uses. For measurements without cached prompts."""
         self.kv_cache.clear_prefix_cache()
 
-    def check(self) -> None:
-        """Asserts the invariants of the engine's state on the host. For tests; call it between steps."""
-        running = self.scheduler.running
-        self.kv_cache.check([request.kv for request in running])
-        for request in running:
-            num_slots = request.kv.num_columns
-            assert request.num_committed <= request.max_committed <= num_slots, (request.num_committed, num_slots)
-            if request.is_prefilled and not request.awaits_result:
-                # All but the root is committed.
-                assert request.num_committed == request.max_committed == len(request.state.token_ids) - 1
-
     def _admit(self) -> None:
         """Admits waiting requests, and queues the initialization of their sampler state for the next work."""
         for request in self.scheduler.admit():

@@ -79,9 +79,3 @@ class KVPool:
     def move(self, source: Tensor, destination: Tensor) -> None:
         """Copies keys and values from source[i] to destination[i] in every layer. All sources are read first."""
         self.kv.index_copy_(2, destination, self.kv.index_select(2, source))
-
-    def check(self, cached: Slots, running: Slots) -> None:
-        """Asserts that every slot has exactly one owner: the free list, the prefix cache or a running request."""
-        owned = np.concatenate((self._free[: self.num_free], cached, running))
-        assert len(owned) == self.num_slots, (self.num_free, len(cached), len(running), self.num_slots)
-        assert np.array_equal(np.sort(owned), np.arange(1, self.num_slots + 1)), "a slot has two owners or none"
