@@ -1,10 +1,12 @@
-"""A device stream on a CPU thread: tests and benchmarks run the overlap loop with it where there is no GPU."""
+"""Device streams for tests and benchmarks: one that works on a CPU thread, and one that sums the device's seconds."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar
 
-from eyas.engine.device_stream import InlineStream, WorkEvent
+from eyas.engine.device_stream import DeviceStream, InlineStream, WorkEvent, WorkResult
+from eyas.engine.model_runner import RoundOutput
 
 Out = TypeVar("Out")
 
@@ -24,3 +26,33 @@ class WorkerStream:
     def close(self) -> None:
         """Waits for the queued work and ends the thread."""
         self._pool.shutdown(wait=True)
+
+
+class TimedStream:
+    """A stream that runs work on another one and sums the device's seconds.
+
+    Attributes:
+        device_s: The seconds of all work whose result was read.
+        round_s: The seconds of the rounds of an engine among this work.
+    """
+
+    def __init__(self, stream: DeviceStream) -> None:
+        self._stream = stream
+        self.device_s = self.round_s = 0.0
+
+    def launch(self, work: Callable[[], Out]) -> WorkEvent[Out]:
+        """Launches the work on the other stream."""
+        event = self._stream.launch(work)
+
+        @cache  # a result counts once, however often it is read
+        def wait() -> WorkResult[Out]:
+            result = event.wait()
+            self.device_s += result.seconds
+            self.round_s += result.seconds if isinstance(result.out, RoundOutput) else 0.0
+            return result
+
+        return WorkEvent(wait)
+
+    def close(self) -> None:
+        """Closes the other stream."""
+        self._stream.close()

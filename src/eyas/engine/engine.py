@@ -194,12 +194,10 @@ class Engine:
         """
         result = step.event.wait()
         began_s = time.perf_counter()
-        self.counters.device_s += result.seconds
         num_reads = self.kv_cache.pool.staging.num_reads
         self.counters.device_syncs += num_reads - self._num_reads
         self._num_reads = num_reads
         if isinstance(step.work, PrefillWork):
-            self.counters.prefill_s += result.seconds
             new_tokens = self._outputs.process_prefill(step.work, result.out)
         else:
             new_tokens, report = self._outputs.process_round(step.work, result.out, result.seconds)
