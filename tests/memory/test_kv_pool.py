@@ -78,14 +78,3 @@ def test_slots_of_two_owners_or_of_none_are_found(pool: KVPool) -> None:
     pool.free(first)
     with pytest.raises(AssertionError, match="more slots freed than there are"):
         pool.free(np.concatenate((first, second)))
-
-
-def test_bytes_of_a_token_are_those_of_the_tensors(pool: KVPool) -> None:
-    """All tensors with a row a slot, over the rows: what `memory_tokens` is counted in."""
-    num_rows = pool.num_slots + 1
-    assert pool.token_bytes * num_rows == pool.kv.numel() * 4
-    pool.allocate_aux(21)
-    assert pool.aux_ZL is not None
-    assert pool.token_bytes * num_rows == pool.kv.numel() * 4 + pool.aux_ZL.numel() * 4
-    half = KVPool((2, 3, 4), 10, (2, 16), torch.empty(0, dtype=torch.bfloat16))
-    assert half.token_bytes * num_rows == half.kv.numel() * 2

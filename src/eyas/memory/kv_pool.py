@@ -58,12 +58,6 @@ class KVPool:
             return
         self.aux_ZL = torch.zeros(self.num_slots + 1, size, dtype=self.kv.dtype, device=self.kv.device)
 
-    @property
-    def token_bytes(self) -> int:
-        """Bytes that one token takes: its keys and values in every layer, and its captured features."""
-        size = self.kv.shape[0] * 2 * self.kv.shape[3] * self.kv.shape[4]
-        return (size + (0 if self.aux_ZL is None else self.aux_ZL.shape[1])) * self.kv.element_size()
-
     def allocate(self, count: int) -> Slots:
         """Removes `count` slots from the free list and returns them. Requirement: `num_free` is at least `count`."""
         assert 0 <= count <= self.num_free, (count, self.num_free)
