@@ -101,7 +101,7 @@ def chain_log_prob(head: Head, vocab: DraftVocab, embedding: torch.Tensor, row: 
     total = 0.0
     for step, token in enumerate(path):
         log_probs = head.logits(out[:, -1:])[0, 0].log_softmax(0)
-        total += float(log_probs[vocab.to_draft(torch.tensor(token)).ids])
+        total += float(log_probs[vocab.to_draft(torch.tensor(token))[0]])
         out = head.step(embedding[[token]][None], head.next_hidden(out[:, -1:]), torch.tensor([[t + 1 + step]]), attend)
     return total
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from engine_checks import check_tree
-from tests.tree.reference import grow_tree, unrolled_chains_visible
+from tests.tree.reference import grow_tree, tree_visible, unrolled_chains_visible
 from torch import Tensor
 
 from eyas.tree.shape import TreeShape, chain_shape
@@ -233,7 +233,7 @@ def test_ancestors_picture() -> None:
 
 
 def test_visible_picture() -> None:
-    assert picture(small_tree().visible(torch.tensor([2]), 4)[0, :4]) == [
+    assert picture(tree_visible(small_tree(), torch.tensor([2]), 4)[0, :4]) == [
         "xx.." + "x......",
         "xx.." + "xx.....",
         "xx.." + "x.x....",

@@ -106,28 +106,6 @@ class Tree:
             steps_BMM = torch.bmm(steps_BMM, steps_BMM).clamp_(max=1.0)
         return steps_BMM > 0
 
-    def visible(self, prefix_lengths_B: Tensor, prefix_size: int) -> Tensor:
-        """Returns the attention mask of the nodes, bool [B, M, P + M], True where a node attends to a column.
-
-        A node attends to the committed text before the root, to its ancestors and to itself. The first P columns are
-        the committed text, the last M columns are the nodes. Example: a text of 3 tokens with P = 4, and a tree of 4
-        nodes in which the parent of 1 is 0, the parent of 2 is 1, and the parent of 3 is 0.
-
-                      text       nodes
-            node 0    x x x .    x . . .
-            node 1    x x x .    x x . .
-            node 2    x x x .    x x x .
-            node 3    x x x .    x . . x
-
-        Args:
-            prefix_lengths_B: The number of committed tokens before the root.
-            prefix_size: P, the number of columns for these tokens.
-        """
-        num_requests, num_nodes = self.parents_BM.shape
-        columns_P = torch.arange(prefix_size, device=self.parents_BM.device)
-        prefix_B1P = (columns_P < prefix_lengths_B[:, None])[:, None]
-        return torch.cat([prefix_B1P.expand(num_requests, num_nodes, prefix_size), self.ancestors_BMM()], dim=2)
-
 
 def rerank(tree: Tree, num_rows: int) -> tuple[Tree, Tensor | None]:
     """Selects the nodes with the highest scores among the trees of all requests. The target verifies only these.
