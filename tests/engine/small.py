@@ -330,7 +330,7 @@ def learn(spoken: Spoken, updates: int = 150, steps: int = 4) -> tuple[Head, Dra
     packed = pack_rows(rows, steps, torch.float32)
     texts_P = packed.ids_P
     goals_KQ = torch.stack([texts_P[(packed.chains_Q + 2 + k).clamp(max=len(texts_P) - 1)] for k in range(steps)])
-    goals_KQ = vocab.to_draft(goals_KQ).ids
+    goals_KQ = vocab.to_draft(goals_KQ)[0]
     with torch.no_grad():
         embed_rows, embed_chains = target.embed(packed.next_ids_P), target.embed(packed.tokens_KQ)
     optimizer = torch.optim.AdamW(head.parameters(), lr=4e-3)
