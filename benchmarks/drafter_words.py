@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from engine_checks import check_engine
 from equal_answers import LOOPS, Answers, ArmsInTurn, Comparison, generate_answers
 from result_rows import Row
 
@@ -113,4 +114,4 @@ def measure_words(
                 found = {output.request.id: output.token_ids for output in outputs}
                 told = f"acceptance length {length:.2f}"
                 yield comparison.compare(f"equal answers: {name}, {policy}, {loop} loop", found, told)
-        engine.check()
+        check_engine(engine)

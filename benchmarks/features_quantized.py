@@ -70,7 +70,7 @@ def rounds_by_row(features: Features, target: Target) -> dict[str, int]:
     indices = sorted(features.indices("held_out"), key=lambda index: features.manifest.rows[index].length)
     found: dict[str, int] = {}
     for start in range(0, len(indices), GROUP):
-        rows = [features.row(index) for index in indices[start : start + GROUP]]
+        rows = [next(features.rows([index])) for index in indices[start : start + GROUP]]
         drafter = HeadDrafter(stored.head, stored.vocab, lambda ids: target.embed(ids).float(), CONFIG.shape, rows)
         for row, rounds in zip(rows, replay_rows(rows, drafter), strict=True):
             found[row.id] = len(rounds.rounds.accepted)

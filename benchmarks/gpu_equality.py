@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
+from engine_checks import check_engine
 from equal_answers import LOOPS, ArmsInTurn, Comparison, generate_answers
 from gpu_bandwidth import find_device
 from result_rows import Row, print_rows
@@ -85,7 +86,7 @@ def measure_equality(device: torch.device, tiny: bool) -> Iterator[Row]:
     for name, make_policy in list_policies(comparison.engine, tiny):
         for loop in LOOPS:
             yield comparison.compare(f"equal answers: {name}, {loop} loop", comparison.answer(loop, make_policy()))
-    comparison.engine.check()
+    check_engine(comparison.engine)
     graphs = comparison.engine.runner.graphs
     if graphs is not None:
         reason = graphs.disabled_reason
@@ -144,7 +145,7 @@ def measure_soak(device: torch.device, tiny: bool, seconds: float, seed: int = 0
         wrong, finished = wrong + traffic.is_wrong(output), finished + 1
         if time.perf_counter() < began_s + seconds / 10 and device.type == "cuda":
             first_bytes = torch.cuda.memory_reserved(device)
-    engine.check()
+    check_engine(engine)
     name = f"soak of {seconds:.0f} s"
     yield Row(f"{name}: finished requests of {traffic.sent}", finished, "some", finished > 0)
     yield Row(f"{name}: wrong greedy answers", wrong, "0", wrong == 0)

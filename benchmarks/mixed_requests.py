@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
+from engine_checks import check_engine
 from simulated_device import LAYERS
 from tests.engine.small import Turns, attention_aside, random_draft
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -210,7 +211,7 @@ def run_mixed_requests(target: Target, num_requests: int, watch: Watch) -> Mix:
     traffic = MixedTraffic(target, num_requests)
     with _unwatched_host_work():
         outputs = list(overlap_loop(engine, traffic))
-    engine.check()
+    check_engine(engine)
     counts = traffic.counts
     return Mix(
         finished=len(outputs),

@@ -16,10 +16,11 @@ from statistics import median, quantiles
 from typing import Any
 
 import torch
+from worker_stream import TimedStream, WorkerStream
 
 from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
 from eyas.drafters.eagle3 import Eagle3Spec
-from eyas.engine.device_stream import WorkerStream, stream_for
+from eyas.engine.device_stream import stream_for
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop, plain_loop
 from eyas.engine.request import Request
@@ -51,12 +52,15 @@ def run_loop(engine: Engine, loop: str, prompts: list[Prompt], max_tokens: int =
     """Answers all prompts with one loop, as many at a time as the engine has slots, from an empty prefix cache."""
     engine.clear_prefix_cache()
     engine.counters.reset()
+    assert isinstance(engine.stream, TimedStream), "the device is timed"
+    before_s = engine.stream.device_s
     requests = [Request(prompt.id, prompt.ids, max_tokens, wants_text=True) for prompt in prompts]
     began_s = time.perf_counter()
     tokens = {answer.request.id: answer.token_ids for answer in LOOPS[loop](engine, RequestList(requests))}
     seconds = time.perf_counter() - began_s
     count = sum(len(ids) for ids in tokens.values())
-    return LoopResult(tokens, count / seconds, 1 - engine.counters.device_s / seconds, engine.counters.host_s / seconds)
+    busy = (engine.stream.device_s - before_s) / seconds
+    return LoopResult(tokens, count / seconds, 1 - busy, engine.counters.host_s / seconds)
 
 
 def warm_up(engine: Engine, prompts: list[Prompt], max_tokens: int = MAX_TOKENS) -> None:
@@ -81,9 +85,8 @@ def compare(streams: Sequence[int], pairs: int, dtype: torch.dtype) -> Iterator[
     prompts = interleave_tasks(load_eval_prompts(target.tokenizer, 4))
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
     for count in streams:
-        engine = Engine(
-            target, [draft], count, context, stream=WorkerStream() if device.type == "cpu" else stream_for(device)
-        )
+        stream = TimedStream(WorkerStream() if device.type == "cpu" else stream_for(device))
+        engine = Engine(target, [draft], count, context, stream=stream)
         some = prompts[: max(7, 2 * count)]
         found: dict[str, list[LoopResult]] = {"plain": [], "overlap": []}
         warm_up(engine, some)

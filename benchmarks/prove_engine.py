@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from engine_checks import check_engine
 from result_rows import Row, print_rows
 
 from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
@@ -274,7 +275,7 @@ def _no_growth(engine: Engine, pair: Pair) -> Row:
         if number and number % (NUM_REQUESTS // 10) == 0:
             marks.append(_resident_bytes())
             print(f"memory: {number} of {NUM_REQUESTS} requests", file=sys.stderr, flush=True)
-    engine.check()
+    check_engine(engine)
     grown = (marks[-1] - marks[0]) / marks[0]
     name = f"growth of resident memory from request {NUM_REQUESTS // 10} to request {NUM_REQUESTS}"
     return Row(name, round(grown, 4), "below 0.01", grown < 0.01)

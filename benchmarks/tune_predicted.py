@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from worker_stream import TimedStream
 
 from eyas.base.config import build, load_toml
 from eyas.bench import tune
@@ -24,6 +25,7 @@ from eyas.bench.config import BenchConfig, TuneConfig
 from eyas.bench.engine_request_loops import run_closed_loop
 from eyas.bench.workload import interleave_tasks, load_workload
 from eyas.drafters.eagle3 import Eagle3Spec
+from eyas.engine.device_stream import stream_for
 from eyas.engine.engine import Engine
 from eyas.engine.request import RequestOutput
 from eyas.features.reader import Features
@@ -56,16 +58,18 @@ def compare_predictions(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
         off: tuple[float, float] | None = None
         for arm in ARMS:
             length = 1.0 if arm.shape is None else lengths[arm.shape]
-            engine = Engine(target, [Eagle3Spec(stored.head, stored.vocab, chain_shape(1), ARMS)], streams, room)
+            stream = TimedStream(stream_for(target.model.device))
+            draft = Eagle3Spec(stored.head, stored.vocab, chain_shape(1), ARMS)
+            engine = Engine(target, [draft], streams, room, stream=stream)
             engine.policies[0] = FixedArm(arm)
             run_closed_loop(engine, prompts[:streams], 8)
             engine.counters.reset()
+            before_s = stream.round_s
             answers = run_closed_loop(engine, prompts * PASSES[streams], max_tokens).answers
             tokens = engine.counters.output_tokens - len(answers)  # the first token of an answer comes from the prefill
             context = round(sum(_context(answer) for answer in answers) / tokens)
             predicted_tps = streams * length / costs.seconds(arm.shape, streams, context)
-            counters = engine.counters
-            measured_tps = tokens / (counters.device_s - counters.prefill_s + counters.host_s)
+            measured_tps = tokens / (stream.round_s - before_s + engine.counters.host_s)
             off = (predicted_tps, measured_tps) if off is None else off
             yield {
                 "streams": streams,

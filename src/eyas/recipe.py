@@ -38,7 +38,7 @@ from eyas.data import prompts
 from eyas.data.answers import respond
 from eyas.data.answers.remote_responder import RemoteResponder
 from eyas.data.answers.respond_config import RespondConfig
-from eyas.data.answers.responder import AnswerScanner, Responder
+from eyas.data.answers.responder import Responder
 from eyas.data.ledger.cards import render_data_section
 from eyas.data.licenses import acknowledgements
 from eyas.data.licenses.license_metadata import TargetClaim, read_target_claim
@@ -316,7 +316,7 @@ class Run:
         digests = (target.digest, target.tokenizer_digest, target.template_digest, str(target.model.dtype))
         return Responder(EngineResponder(target, config), target.tokenizer, target.info.max_positions, *digests)
 
-    def build_answer_scanner(self) -> AnswerScanner | None:
+    def build_answer_scanner(self) -> PrivacyFilter | None:
         """Returns the scanner that finds personal data in answers. The target may write data that no prompt contains.
 
         Returns None if all prompts are from eyas.evalsets, which contain no personal data.

@@ -154,8 +154,9 @@ def test_other_faults_of_a_write_name_the_file(tmp_path):
         file.write("x")
 
 
-def test_finish_writes_every_key_of_the_design(stage):
-    written = finish_stage(stage, ORIGIN, started_s=time.time() - 2, command=["eyas", "capture", "my recipe.toml"])
+def test_finish_writes_every_key_of_the_design(stage, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["eyas", "capture", "my recipe.toml"])
+    written = finish_stage(stage, ORIGIN, started_s=time.time() - 2)
     keys = json.loads((stage / "provenance.json").read_text())
     design = {"stage", "digest", "parents", "tokenizer", "template", "recipe", "versions", "command", "started"}
     assert design | {"seconds"} <= set(keys)
@@ -185,10 +186,12 @@ def test_commands_name_no_directory_of_the_machine(words, text):
     assert describe_command(words) == text
 
 
-def test_the_digest_of_a_stage_ignores_times_and_commands(stage):
-    first = finish_stage(stage, ORIGIN, started_s=0.0, command=["a"])
+def test_the_digest_of_a_stage_ignores_times_and_commands(stage, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["a"])
+    first = finish_stage(stage, ORIGIN, started_s=0.0)
     write_atomic(stage / "log.jsonl", '{"seconds": 99}\n')
-    second = finish_stage(stage, ORIGIN, started_s=1e9, command=["b"])
+    monkeypatch.setattr(sys, "argv", ["b"])
+    second = finish_stage(stage, ORIGIN, started_s=1e9)
     assert first.started != second.started
     assert first.digest == second.digest
     # By hand: the digest of the sorted names and sha256 sums.
@@ -260,7 +263,7 @@ def test_a_foreign_file_and_an_edited_provenance_are_found(stage):
 def test_a_reopened_directory_is_unfinished(tmp_path):
     origin = StageInputs("prompts", "sha256:r", {})
     write_atomic(tmp_path / "prompts.jsonl", "{}\n")
-    finish_stage(tmp_path, origin, 0.0, ["eyas"])
+    finish_stage(tmp_path, origin, 0.0)
     (tmp_path / ".beside.0.eyas-tmp").write_text("of a machine that shares the stage")
     mark_unfinished(tmp_path)
     assert names(tmp_path) == [".beside.0.eyas-tmp", "prompts.jsonl"]

@@ -7,7 +7,7 @@ import pytest
 from tests.bench.chromium import Chromium, find_chromium
 from tests.bench.sample_results import sample_acceptance, sample_results
 
-from eyas.bench.report import write_report
+from eyas.bench.report import render_report
 
 BINARY = find_chromium()
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no chromium on PATH")
@@ -39,17 +39,17 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     directory = tmp_path_factory.mktemp("report")
-    write_report(sample_results(), sample_acceptance(), directory / "full.html")
+    (directory / "full.html").write_text(render_report(sample_results(), sample_acceptance()), encoding="utf-8")
     long = sample_results()
     long["tasks"] = {"a_task_name_without_any_place_to_break_it_" * 3: long["tasks"]["chat"]}
     long["command"] = "eyas bench --url http_localhost_" + "x" * 400
     long["lossless"]["identical"] = 1
-    write_report(long, None, directory / "long.html")
+    (directory / "long.html").write_text(render_report(long, None), encoding="utf-8")
     alone = sample_results() | {"tasks": {}, "rounds": {}, "gone": "server: no connection (Connection refused)"}
     alone["concurrency"] = alone["concurrency"][5:]
     alone["concurrency"][0]["arms"] = {"an_arm_" * 12: alone["concurrency"][0]["arms"]["chain of 3"]}
     alone["concurrency"][0]["baseline"] |= {"requests": 32, "failed": 3, "errors": {"HTTP_" * 60: 3}}
-    write_report(alone, None, directory / "one_point.html")
+    (directory / "one_point.html").write_text(render_report(alone, None), encoding="utf-8")
     return {path.stem: path.as_uri() for path in directory.iterdir()}
 
 

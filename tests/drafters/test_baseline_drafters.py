@@ -9,10 +9,11 @@ import torch
 from drafter_words import AllCopies
 from tests.engine.small import CONTEXT, Spoken, drive, poison, speak, tokens
 from tests.model.families import family_target
+from worker_stream import WorkerStream
 
 from eyas.base.errors import InputError
 from eyas.drafters.small_model import SmallModelSpec
-from eyas.engine.device_stream import DeviceStream, WorkerStream
+from eyas.engine.device_stream import DeviceStream
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop
 from eyas.engine.request import Request

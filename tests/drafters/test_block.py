@@ -9,6 +9,7 @@ import random
 
 import pytest
 import torch
+from engine_checks import check_tree
 from tests.drafters.blocks import SLOTS, block_config, block_spec, random_block
 from tests.engine.small import CONTEXT, Spoken, Turns, drive, poison, tokens
 
@@ -101,7 +102,7 @@ def test_the_tree_has_the_most_likely_nodes_of_all(llama: Spoken, nodes: int, mo
     grower = TreeGrower(exact_shape(TreeShape(3, 2, min(nodes, 8))), torch.device("cpu"))
     root_B = torch.tensor([0, 1, 2, 3])
     tree = grower.grow(root_B, base_BgW[:, 0] + table_WW[root_B], expand_block(head, base_BgW), lambda ids: ids)
-    tree.check()
+    check_tree(tree)
     for b in range(4):
         scores: list[float] = []
         for depth in (1, 2, 3):

@@ -126,7 +126,7 @@ def test_a_changed_text_file_of_a_target(pair, file, kind, tmp_path, capsys):
 def test_a_target_with_a_record_and_no_head(target, file, tmp_path, capsys):
     """A provenance.json beside a target is compared without a head, too."""
     copy = Path(shutil.copytree(target, tmp_path / "copy"))
-    finish_stage(copy, StageInputs("publish", "none", {}), 0.0, ["eyas"])
+    finish_stage(copy, StageInputs("publish", "none", {}), 0.0)
     words = ["--target", str(copy), "--no-head"]
     assert main(["generate", *words, "--max-tokens", "2", "hello"]) == 0
     assert "its files are those that `eyas publish` wrote at 1970" in capsys.readouterr().err

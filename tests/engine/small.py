@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from engine_checks import awaits_result, check_engine, check_tree
 from tests.engine.poison import poison_map
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
@@ -96,10 +97,10 @@ def poison(engine: Engine) -> Engine:
 
 def check(engine: Engine) -> None:
     """The engine's own invariants; and where nothing is in flight, that the device holds what the host believes."""
-    engine.check()
+    check_engine(engine)
     future_map = engine.runner.future_map
     for one in engine.scheduler.running:
-        if one.is_started and not one.awaits_result:
+        if one.is_started and not awaits_result(one):
             text = one.state.token_ids
             assert int(future_map.lengths_R[one.kv.req_slot]) == one.num_committed
             assert future_map.tokens_RC[one.kv.req_slot, : len(text)].tolist() == text
@@ -158,7 +159,7 @@ class ReplayDrafter(Eagle3Drafter):
         self.seen: set[tuple[int, bool]] = set()  # accepted length, and whether the path was the first nodes in order
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
-        super().draft(req_slots_B, lengths_B, roots_B, shape).check()
+        check_tree(super().draft(req_slots_B, lengths_B, roots_B, shape))
         rows = []
         for line, length, root in zip(req_slots_B.tolist(), lengths_B.tolist(), roots_B.tolist(), strict=True):
             known = self.future_map.tokens_RC[line, : length + 1].tolist()
@@ -166,7 +167,7 @@ class ReplayDrafter(Eagle3Drafter):
             rows.append(self._plant(line, root, self._future(known), shape))
         tokens, parents, depths, scores, valid = (torch.tensor(column) for column in zip(*rows, strict=True))
         tree = Tree(tokens, parents, depths, scores.float(), valid, shape.depth)
-        tree.check()
+        check_tree(tree)
         return tree
 
     def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: AcceptedTokens) -> None:
@@ -329,7 +330,7 @@ def learn(spoken: Spoken, updates: int = 150, steps: int = 4) -> tuple[Head, Dra
     packed = pack_rows(rows, steps, torch.float32)
     texts_P = packed.ids_P
     goals_KQ = torch.stack([texts_P[(packed.chains_Q + 2 + k).clamp(max=len(texts_P) - 1)] for k in range(steps)])
-    goals_KQ = vocab.to_draft(goals_KQ).ids
+    goals_KQ = vocab.to_draft(goals_KQ)[0]
     with torch.no_grad():
         embed_rows, embed_chains = target.embed(packed.next_ids_P), target.embed(packed.tokens_KQ)
     optimizer = torch.optim.AdamW(head.parameters(), lr=4e-3)

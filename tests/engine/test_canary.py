@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from tests.engine.small import CONTEXT, All, Spoken, Turns, check, check_idle, drive, poison, random_draft
+from worker_stream import WorkerStream
 
 from eyas.base.errors import UsageError
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.async_engine import AsyncEngine
 from eyas.engine.canary import CANARY, FIRST_ANALYSIS, MAIN, CanaryExperiment, CanaryOptions, ratio_of
-from eyas.engine.device_stream import DeviceStream, InlineStream, WorkerStream
+from eyas.engine.device_stream import DeviceStream, InlineStream
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop, plain_loop
 from eyas.engine.request import Request, RequestOutput

@@ -19,8 +19,9 @@ from tests.engine.small import (
     tokens,
 )
 from tests.model.families import family_target
+from worker_stream import WorkerStream
 
-from eyas.engine.device_stream import InlineStream, WorkerStream
+from eyas.engine.device_stream import InlineStream
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop, plain_loop
 from eyas.engine.request import Request, RequestOutput

@@ -13,11 +13,11 @@ import torch
 from tests.engine.small import CONTEXT, All, Spoken, attention_aside, check_idle, drive, poison, random_draft, tokens
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from worker_stream import WorkerStream
 
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.cuda_graphs import RoundGraphs
-from eyas.engine.device_stream import WorkerStream
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop
 from eyas.engine.model_runner import RoundBatch, RoundOutput

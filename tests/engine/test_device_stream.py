@@ -5,13 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from worker_stream import TimedStream, WorkerStream
 
-from eyas.engine.device_stream import DeviceStream, InlineStream, WorkerStream, stream_for
+from eyas.engine.device_stream import DeviceStream, InlineStream, stream_for
 
 PATIENCE_S = 30.0
 
 
-@pytest.fixture(params=[InlineStream, WorkerStream], ids=["inline", "worker"])
+@pytest.fixture(
+    params=[InlineStream, WorkerStream, lambda: TimedStream(InlineStream())], ids=["inline", "worker", "timed"]
+)
 def stream(request: pytest.FixtureRequest) -> Iterator[DeviceStream]:
     stream = request.param()
     yield stream

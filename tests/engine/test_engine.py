@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from engine_checks import check_kv_cache
 from tests.drafters.watched import watched_engine
 from tests.engine.small import (
     CONTEXT,
@@ -170,7 +171,7 @@ def test_cancel(llama: Spoken, shape: TreeShape | None, in_flight: bool, monkeyp
     for name in ("r6", "r4", "r1"):
         assert engine.cancel(name) is asked[int(name[1:])]
         assert asked[int(name[1:])].finish_reason == "cancelled"
-        engine.kv_cache.check([one.kv for one in engine.scheduler.running])
+        check_kv_cache(engine.kv_cache, [one.kv for one in engine.scheduler.running])
     assert engine.cancel("r5") is engine.cancel("r4") is engine.cancel("nobody") is None
     if step is not None:
         assert [a for a in engine.process(step) if a.finish_reason == "cancelled"] == [], "nobody is told twice"

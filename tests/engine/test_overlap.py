@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from engine_checks import check_engine
 from tests.engine.small import (
     CONTEXT,
     Recorded,
@@ -25,9 +26,10 @@ from tests.engine.small import (
     replay_engine,
 )
 from torch import Tensor
+from worker_stream import WorkerStream
 
 from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
-from eyas.engine.device_stream import DeviceStream, InlineStream, WorkerStream
+from eyas.engine.device_stream import DeviceStream, InlineStream
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop, plain_loop
 from eyas.engine.request import Request, RequestOutput, StopCriteria
@@ -193,7 +195,7 @@ def test_the_same_tokens_whatever_comes(asked: Asked, stream_name: str, loop: st
         counts: dict[str, int] = {}
 
         def count(answer: RequestOutput, new: int, counts: dict[str, int] = counts, engine: Engine = engine) -> None:
-            engine.check()
+            check_engine(engine)
             trees.append(check_tree(answer, new))
             counts[answer.request.id] = counts.get(answer.request.id, 0) + new
 
@@ -270,7 +272,7 @@ def test_overlap_with_one_line_and_with_many(llama: Spoken, worker: DeviceStream
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_source_that_ends_while_answers_run(llama: Spoken, loop: str) -> None:
     engine = poison(Engine(llama.target, (), 9, CONTEXT))
-    answers = LOOPS[loop](engine, RequestList(llama.requests), lambda *_: engine.check())
+    answers = LOOPS[loop](engine, RequestList(llama.requests), lambda *_: check_engine(engine))
     assert {a.request.id: a.token_ids for a in answers} == llama.answers
     assert list(LOOPS[loop](engine, RequestList([]))) == []
 

@@ -36,7 +36,7 @@ def test_no_text_of_any_split_changes():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_splits_and_indices_differ(family):
-    texts = {example(family, split, index).answer for split in SPLITS for index in range(40)}
+    texts = {example(family, split, index).messages[-1]["content"] for split in SPLITS for index in range(40)}
     assert len(texts) == 120
 
 
@@ -61,20 +61,20 @@ def test_nothing_is_left_unexpanded(family):
 
 def test_code_answers_are_python():
     for index in range(60):
-        answer = example("code", "train", index).answer
+        answer = example("code", "train", index).messages[-1]["content"]
         compile(answer.split("```python\n")[1].split("```")[0], "answer", "exec")
 
 
 def test_extraction_answers_are_json_with_the_keys_asked_for():
     for index in range(60):
         one = example("extraction", "train", index)
-        keys = list(json.loads(one.answer))
+        keys = list(json.loads(one.messages[-1]["content"]))
         assert ", ".join(keys) in one.prompt[0]["content"]
 
 
 def test_arithmetic_steps_are_right():
     for index in range(60):
-        answer = example("arithmetic", "train", index).answer
+        answer = example("arithmetic", "train", index).messages[-1]["content"]
         for piece in answer.split(" = ")[:-1]:
             left = piece.split()[-3:]
             right = answer.split(piece + " = ")[1].split()[0].rstrip(".;,")

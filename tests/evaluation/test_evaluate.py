@@ -36,7 +36,7 @@ def test_the_file_says_what_the_design_asks(target: Target, features: Path, head
     assert found["schema"] == 1
     assert found["tree"] == {"depth": 4, "top_k": 3, "nodes": 10}
     stored = Features(features)
-    held_out = [stored.row(i) for i in stored.indices("held_out")]
+    held_out = [next(stored.rows([i])) for i in stored.indices("held_out")]
     assert set(found["tasks"]) == {"math", "chat"} == set(found["references"]["ngram4"])
     for task, entry in found["tasks"].items():
         mine = [row for row in held_out if row.task == task]

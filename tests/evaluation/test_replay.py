@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 
 import torch
+from engine_checks import check_tree
 from tests.features.small import mask, random_row
 from tests.train.test_reference import CONFIG, DRAFT, VOCAB, WIDTH
 
@@ -82,7 +83,7 @@ def test_the_head_drafts_the_same_tree_alone_and_in_a_padded_group() -> None:
     drafter = HeadDrafter(head, vocab, lambda ids: embedding[ids], TreeShape(4, 3, 14), rows)
     positions = [3, 6]
     tree = drafter.draft([0, 1], positions)
-    tree.check()
+    check_tree(tree)
     for slot, (row, t) in enumerate(zip(rows, positions, strict=True)):
         assert tree.tokens_BM[slot, 0] == row.ids_T[t + 1]
         for node in range(1, 14):
@@ -100,7 +101,7 @@ def chain_log_prob(head: Head, vocab: DraftVocab, embedding: torch.Tensor, row: 
     total = 0.0
     for step, token in enumerate(path):
         log_probs = head.logits(out[:, -1:])[0, 0].log_softmax(0)
-        total += float(log_probs[vocab.to_draft(torch.tensor(token)).ids])
+        total += float(log_probs[vocab.to_draft(torch.tensor(token))[0]])
         out = head.step(embedding[[token]][None], head.next_hidden(out[:, -1:]), torch.tensor([[t + 1 + step]]), attend)
     return total
 

@@ -60,7 +60,7 @@ def test_features_are_the_hidden_states_of_transformers(captured: Path, target: 
     reference = AutoModelForCausalLM.from_pretrained(target.directory, dtype=torch.float32, attn_implementation="eager")
     lines = (conversations / "part-00000.jsonl").read_text().splitlines()
     for number, line in enumerate(lines):
-        row = features.row(number)
+        row = next(features.rows([number]))
         record = json.loads(line)
         answer = record["turns"][0]["token_ids"]
         assert row.id == record["id"]

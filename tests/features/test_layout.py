@@ -7,7 +7,6 @@ from eyas.evaluation.replay import find_answers
 from eyas.features.layout import (
     count_supervised,
     supervised_positions,
-    teacher_index,
     teacher_positions,
     trimmed_length,
 )
@@ -49,7 +48,7 @@ def test_a_state_is_kept_where_any_step_or_the_evaluation_asks_for_it() -> None:
         for bits in itertools.product((False, True), repeat=length):
             mask_T = torch.tensor(bits)
             teachers = {
-                teacher_index(t, step)
+                t + 1 + step  # the position whose final hidden state is the teacher
                 for step in range(length)
                 for t in supervised_positions(mask_T, step).nonzero()[:, 0].tolist()
             }

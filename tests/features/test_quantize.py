@@ -209,7 +209,7 @@ def test_a_feature_that_is_no_number_names_its_conversation(
     capture.run(CONFIG, conversations, target, tmp_path / "whole", progress=False)
     features = Features(tmp_path / "whole")
     chosen = next(i for i, row in enumerate(features.manifest.rows) if row.split == split)
-    ids_T = features.row(chosen).ids_T
+    ids_T = next(features.rows([chosen])).ids_T
 
     def wanted(ids_BT: torch.Tensor) -> torch.Tensor:
         width = min(ids_BT.shape[1], len(ids_T))

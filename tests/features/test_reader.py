@@ -28,13 +28,13 @@ def test_a_damaged_row_is_named_with_both_checksums(
     last = 8 + int.from_bytes(whole[:8], "little") + header[column]["data_offsets"][1] - 1
     path.write_bytes(whole[:last] + bytes([whole[last] ^ 1]) + whole[last + 1 :])
     features = Features(tmp_path)
-    features.row(0)
+    next(features.rows([0]))
     index = len(features.manifest.rows) - 1
     found = (
         rf"shard-00000\.safetensors is damaged: row {features.manifest.rows[index].id} has checksum \w+ instead of \w+"
     )
     with pytest.raises(InputError, match=found):
-        features.row(index)
+        next(features.rows([index]))
     if column == "ids_N":
         with pytest.raises(InputError, match=found):
             features.generated_counts([0, index])
@@ -43,7 +43,7 @@ def test_a_damaged_row_is_named_with_both_checksums(
         (tmp_path / name).unlink()
     run(CaptureConfig(), conversations, target, tmp_path, progress=False)
     assert path.read_bytes() == whole
-    Features(tmp_path).row(index)
+    next(Features(tmp_path).rows([index]))
 
 
 @pytest.mark.parametrize("left", [0, 5, 100, -1])
@@ -57,7 +57,7 @@ def test_a_shard_that_is_cut_off_or_missing_is_named(
         list(Features(tmp_path).rows(range(12)))
     path.unlink()
     with pytest.raises(InputError, match=r"No file .*shard-00000"):
-        Features(tmp_path).row(0)
+        next(Features(tmp_path).rows([0]))
 
 
 def test_a_shard_of_another_run_is_refused(target: Target, conversations: Path, tmp_path: Path) -> None:

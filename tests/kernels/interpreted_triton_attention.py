@@ -10,7 +10,7 @@ import torch
 from tests.kernels.paged_cases import CASES, PLAIN, TREES, Forward, Shape, forward
 
 from eyas.kernels import attention_split, triton_attention
-from eyas.kernels.attention_split import Split, choose_split
+from eyas.kernels.attention_split import choose_split
 from eyas.kernels.paged_attention import dense_paged_attention
 from eyas.kernels.triton_attention import TritonAttention, pack_words
 from eyas.model.attention import AttentionParams, PackedAttention
@@ -206,12 +206,12 @@ def test_the_host_asks_for_shapes_alone(name: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_parts_for_a_device_of_132_processors():
-    def split(num_programs: int, columns: int) -> Split:
+    def split(num_programs: int, columns: int) -> tuple[int, int]:
         return choose_split(num_programs, columns // 64 + 1, 2048 // 64, 132)
 
-    assert split(8, 1024) == Split(fill=33, parts=17), "one request, short: a block a part"
-    assert split(8, 32768) == Split(fill=33, parts=33), "one request: two programs a processor"
-    assert split(256, 1024) == Split(fill=1, parts=1), "32 requests fill the device"
-    assert split(256, 32768) == Split(fill=1, parts=8), "and are cut where lengths may differ much"
-    assert split(10000, 32768) == Split(fill=1, parts=1)
-    assert split(1, 10**6).parts == 64
+    assert split(8, 1024) == (33, 17), "one request, short: a block a part"
+    assert split(8, 32768) == (33, 33), "one request: two programs a processor"
+    assert split(256, 1024) == (1, 1), "32 requests fill the device"
+    assert split(256, 32768) == (1, 8), "and are cut where lengths may differ much"
+    assert split(10000, 32768) == (1, 1)
+    assert split(1, 10**6)[1] == 64

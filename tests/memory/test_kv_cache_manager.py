@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from engine_checks import check_kv_cache
 
 from eyas.memory.kv_cache_manager import KVAllocation, KVCacheManager
 from eyas.memory.kv_pool import KVPool
@@ -154,7 +155,7 @@ class Play:
             self.round(self.pick.choice(some), doing == "drafts")
 
     def check(self) -> None:
-        self.memory.check([user.holding for user in self.users])
+        check_kv_cache(self.memory, [user.holding for user in self.users])
         for user in self.users:
             count = len(user.holding.slots)
             assert np.array_equal(self.device.table[user.holding.req_slot, :count], user.holding.slots)
@@ -191,10 +192,10 @@ def test_the_second_of_two_alike_gives_its_slots_back() -> None:
     memory.cache_prefix(second, text)
     assert memory.pool.num_free == free + 4
     assert second.slots.tolist() == [*first.slots[:4], *own[4:]], "the row of the last token stays its own"
-    memory.check([first, second])
+    check_kv_cache(memory, [first, second])
     memory.free(first, [*text, 1], 5)
     memory.free(second, [*text, 2], 5)
-    memory.check([])
+    check_kv_cache(memory, [])
     assert memory.prefix_cache.num_slots == 6, "5 6 7 8 once, and a row of 9 for each of its successors"
 
 
@@ -242,7 +243,7 @@ def test_memory_that_is_short_changes_nothing() -> None:
     assert memory.allocate([2] * 10, 5, 1) is None, "1 slot would be missing for those that run"
     assert not memory.grow(first, 31, 1)
     assert (memory.take_table_writes(), len(first.slots), memory.pool.num_free) == ([], 15, 15)
-    memory.check([first])
+    check_kv_cache(memory, [first])
     second = memory.allocate([2] * 10, 5, 0)
     assert second is not None
     assert not memory.grow(first, 16, 1)
@@ -251,4 +252,4 @@ def test_memory_that_is_short_changes_nothing() -> None:
     assert len(first.slots) == 23
     assert memory.grow(first, 30, 8), "a block would be too much, the columns asked for are not"
     assert len(first.slots) == 30
-    memory.check([first])
+    check_kv_cache(memory, [first])

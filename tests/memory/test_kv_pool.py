@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from engine_checks import check_kv_pool
 
 from eyas.memory.kv_pool import KVPool
 
@@ -55,11 +56,11 @@ def test_slots_are_handed_out_once(pool: KVPool) -> None:
     first, second = pool.allocate(4), pool.allocate(6)
     assert sorted([*first, *second]) == list(range(1, 11)), "all of them, and never slot 0"
     assert (pool.num_free, len(pool.allocate(0))) == (0, 0)
-    pool.check(first, second)
+    check_kv_pool(pool, first, second)
     before = second.tolist()
     pool.free(first[:3])
     assert second.tolist() == before, "what was taken stays as it is"
-    pool.check(first[3:], second)
+    check_kv_pool(pool, first[3:], second)
     assert sorted(pool.allocate(3)) == sorted(first[:3])
     with pytest.raises(AssertionError):
         pool.allocate(1)
@@ -67,24 +68,13 @@ def test_slots_are_handed_out_once(pool: KVPool) -> None:
 
 def test_slots_of_two_owners_or_of_none_are_found(pool: KVPool) -> None:
     first, second = pool.allocate(4), pool.allocate(3)
-    pool.check(first, second)
+    check_kv_pool(pool, first, second)
     with pytest.raises(AssertionError):
-        pool.check(first, EMPTY)
+        check_kv_pool(pool, first, EMPTY)
     with pytest.raises(AssertionError):
-        pool.check(first, np.concatenate((second[:2], first[:1])))
+        check_kv_pool(pool, first, np.concatenate((second[:2], first[:1])))
     with pytest.raises(AssertionError):
-        pool.check(np.concatenate((first, second)), second)
+        check_kv_pool(pool, np.concatenate((first, second)), second)
     pool.free(first)
     with pytest.raises(AssertionError, match="more slots freed than there are"):
         pool.free(np.concatenate((first, second)))
-
-
-def test_bytes_of_a_token_are_those_of_the_tensors(pool: KVPool) -> None:
-    """All tensors with a row a slot, over the rows: what `memory_tokens` is counted in."""
-    num_rows = pool.num_slots + 1
-    assert pool.token_bytes * num_rows == pool.kv.numel() * 4
-    pool.allocate_aux(21)
-    assert pool.aux_ZL is not None
-    assert pool.token_bytes * num_rows == pool.kv.numel() * 4 + pool.aux_ZL.numel() * 4
-    half = KVPool((2, 3, 4), 10, (2, 16), torch.empty(0, dtype=torch.bfloat16))
-    assert half.token_bytes * num_rows == half.kv.numel() * 2

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from engine_checks import cached_slots, check_prefix_cache
 
 from eyas.memory.kv_pool import Slots
 from eyas.memory.prefix_cache import PrefixCache, PrefixMatch, bigram_keys
@@ -111,8 +112,8 @@ def test_the_tree_knows_what_a_dictionary_knows(seed: int) -> None:
             gone = cache.evict(count).tolist()
             assert len(gone) >= min(count, before), "enough if there is enough"
             model.forget(gone)
-        cache.check()
-        assert sorted(cache.slots().tolist()) == sorted(entry.slot for entry in model.known.values())
+        check_prefix_cache(cache)
+        assert sorted(cached_slots(cache).tolist()) == sorted(entry.slot for entry in model.known.values())
         assert (cache.num_slots, cache.num_evictable) == (len(model.known), model.free())
     for text in texts:
         assert cache.match(text).slots.tolist() == model.match(text)
@@ -133,7 +134,7 @@ def test_a_hit_ends_before_the_token_whose_successor_differs() -> None:
     assert cache.match([1, 2, 3]).slots.tolist() == [11, 12], "its last token is computed anew"
     assert cache.match([1]).slots.tolist() == cache.match([]).slots.tolist() == []
     assert cache.insert([1, 2, 3, 9], np.array([21, 22, 23], np.int32)).slots.tolist() == [11, 12, 23]
-    assert sorted(cache.slots().tolist()) == [11, 12, 13, 23]
+    assert sorted(cached_slots(cache).tolist()) == [11, 12, 13, 23]
 
 
 def test_pairs_tell_large_ids_apart() -> None:
@@ -151,13 +152,13 @@ def test_a_branch_is_cut_below_those_who_read_it() -> None:
     long = cache.insert([1, 2, 3, 4, 5], np.array([11, 12, 13, 14], np.int32))
     cache.lock(long.node)
     short = cache.insert([1, 2, 9], np.array([21, 22], np.int32))
-    cache.check()
+    check_prefix_cache(cache)
     assert (short.slots.tolist(), cache.num_evictable) == ([11, 22], 1)
     upper = cache.match([1, 2])
     cache.lock(upper.node)
     assert cache.evict(10).tolist() == [22]
     cache.unlock(long.node)
-    cache.check()
+    check_prefix_cache(cache)
     assert cache.num_evictable == 3, "the first pair is read by the second reader"
     assert sorted(cache.evict(10).tolist()) == [12, 13, 14]
     cache.unlock(upper.node)

@@ -5,13 +5,14 @@ import os
 from pathlib import Path
 
 import pytest
+from engine_checks import check_engine
 from tests.engine.small import random_draft
 from tests.server.server import SHAPE, serving, wait_until
 from tests.server.soak import soak, solo_cases
+from worker_stream import WorkerStream
 
 from eyas.engine.async_engine import AsyncEngine
 from eyas.engine.cost_profiler import build_budget
-from eyas.engine.device_stream import WorkerStream
 from eyas.engine.engine import Engine
 from eyas.engine.loops import overlap_loop
 from eyas.model.target import Target
@@ -41,7 +42,7 @@ def test_a_soak_leaves_nothing_behind(shallow_target: Target, num_requests: int,
         grown = resident_bytes() / before - 1
     assert async_engine.drain(10)
     assert async_engine.failure is None
-    engine.check()
+    check_engine(engine)
     assert engine.kv_cache.pool.num_free + engine.kv_cache.prefix_cache.num_slots == engine.kv_cache.pool.num_slots
     assert report.wrong == []
     stats = async_engine.stats()

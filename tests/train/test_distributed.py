@@ -60,10 +60,10 @@ def test_only_train_is_shared(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path)
 def test_a_notice_is_taken_and_the_former_handler_comes_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with catch_sigterm() as leaving:
-        assert not leaving.received
+        assert not leaving.is_set()
         os.kill(os.getpid(), signal.SIGTERM)
         signal.sigtimedwait([], 0.01)  # a moment in which it is delivered
-        assert leaving.received
+        assert leaving.is_set()
     assert signal.getsignal(signal.SIGTERM) == before
 
 

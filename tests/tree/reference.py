@@ -85,11 +85,35 @@ def grow_tree(shape: TreeShape, root_B: Tensor, logits_BV: Tensor, expand: Expan
     return TreeGrower(shape, root_B.device).grow(root_B, logits_BV, expand, to_target)
 
 
+def tree_visible(tree: Tree, prefix_lengths_B: Tensor, prefix_size: int) -> Tensor:
+    """Returns the attention mask of the nodes, bool [B, M, P + M], True where a node attends to a column.
+
+    A node attends to the committed text before the root, to its ancestors and to ittree. The first P columns are
+    the committed text, the last M columns are the nodes. Example: a text of 3 tokens with P = 4, and a tree of 4
+    nodes in which the parent of 1 is 0, the parent of 2 is 1, and the parent of 3 is 0.
+
+                  text       nodes
+        node 0    x x x .    x . . .
+        node 1    x x x .    x x . .
+        node 2    x x x .    x x x .
+        node 3    x x x .    x . . x
+
+    Args:
+        tree: The trees.
+        prefix_lengths_B: The number of committed tokens before the root.
+        prefix_size: P, the number of columns for these tokens.
+    """
+    num_requests, num_nodes = tree.parents_BM.shape
+    columns_P = torch.arange(prefix_size, device=tree.parents_BM.device)
+    prefix_B1P = (columns_P < prefix_lengths_B[:, None])[:, None]
+    return torch.cat([prefix_B1P.expand(num_requests, num_nodes, prefix_size), tree.ancestors_BMM()], dim=2)
+
+
 def unrolled_chains_visible(num_positions: int, depth: int, device: torch.device) -> Tensor:
     """Returns the tree mask of one chain at every position of a text, in the layout of unrolled training.
 
     bool [M, T, M, T], M = depth + 1 steps, T positions: [j, t, i, s] is True where step j of the chain at position t
-    sees step i of the chain at s. Step 0 of a chain is the text itself, the root of that chain. This is `Tree.visible`
+    sees step i of the chain at s. Step 0 of a chain is the text itself, the root of that chain. This is `tree_visible`
     with other labels: request t of the tree is the chain at position t, and its prefix is the t rows before.
 
         T = 3, depth = 1      step 0   step 1
@@ -104,7 +128,7 @@ def unrolled_chains_visible(num_positions: int, depth: int, device: torch.device
     tokens_TM = torch.zeros(num_positions, num_steps, dtype=torch.int64, device=device)
     tree = Tree.from_chains(tokens_TM, torch.ones_like(tokens_TM, dtype=torch.bool))
     positions_T = torch.arange(num_positions, device=device)
-    visible = tree.visible(positions_T, num_positions)
+    visible = tree_visible(tree, positions_T, num_positions)
     own_MTM = visible[:, :, num_positions:].permute(1, 0, 2)
     out = own_MTM[:, :, :, None] & (positions_T[:, None, None] == positions_T)
     out[:, :, 0] |= visible[:, :, :num_positions].permute(1, 0, 2)

@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from engine_checks import check_tree
 from tests.tree.test_rerank import make_tree
 
 from eyas.tree.merge import merge_chain
@@ -60,7 +61,7 @@ def test_paths_are_those_of_tree_and_chain(seed: int) -> None:
     scores = [sorted((-2 * pick.random() for _ in range(size)), reverse=True) for _ in range(num_requests)]
     valid_BK = torch.arange(size) < torch.tensor(counts)[:, None]
     merged = merge_chain(tree, torch.tensor(tokens), torch.tensor(scores), valid_BK)
-    merged.check()
+    check_tree(merged)
     for row in range(num_requests):
         expected = paths(tree, row)
         for count in range(1, counts[row] + 1):

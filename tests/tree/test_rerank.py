@@ -9,6 +9,7 @@ from itertools import combinations
 
 import pytest
 import torch
+from engine_checks import check_tree
 
 from eyas.tree.tree import Tree, rerank
 
@@ -25,7 +26,7 @@ def make_tree(parents: list[list[int]], scores: list[list[float]]) -> Tree:
     tokens_BM = torch.arange(scores_BM.shape[1]).expand_as(scores_BM)
     valid_BM = scores_BM > -torch.inf
     tree = Tree(tokens_BM, torch.tensor(parents), torch.tensor(depths), scores_BM, valid_BM, max(map(max, depths)))
-    tree.check()
+    check_tree(tree)
     return tree
 
 
@@ -67,7 +68,7 @@ def test_no_other_choice_is_better() -> None:
         num_requests, num_nodes = tree.tokens_BM.shape
         for num_rows in range(num_requests, num_requests * num_nodes + 1):
             found, rows_T = rerank(tree, num_rows)
-            found.check()
+            check_tree(found)
             assert found.valid_BM[:, 0].all(), "roots stay"
             chosen = list(range(num_requests * num_nodes)) if rows_T is None else rows_T.tolist()
             assert (rows_T is None) == (num_rows == num_requests * num_nodes)

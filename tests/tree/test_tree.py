@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tree.reference import grow_tree, unrolled_chains_visible
+from engine_checks import check_tree
+from tests.tree.reference import grow_tree, tree_visible, unrolled_chains_visible
 from torch import Tensor
 
 from eyas.tree.shape import TreeShape, chain_shape
@@ -128,7 +129,7 @@ def test_growing_equals_the_plain_python_reference(shape: TreeShape, make_table)
         root_B = torch.arange(5) * 13 + seed
         drafter = PathDrafter(table_RV, root_B)
         tree = grow_tree(shape, root_B, drafter.root_logits(), drafter.advance, drafter.to_target)
-        tree.check()
+        check_tree(tree)
         assert drafter.calls == shape.depth - 1
         assert tree.tokens_BM.shape == (5, shape.nodes)
         assert tree.depth == shape.depth
@@ -169,7 +170,7 @@ def test_a_certain_child_never_displaces_its_parent() -> None:
         tree = grow_tree(
             TreeShape(3, 2, nodes), root_B, halves.expand(3, 3), lambda _: certain.expand(3, 2, 3), lambda ids: ids
         )
-        tree.check()
+        check_tree(tree)
         if nodes == 6:
             assert tree.depths_BM[0].tolist() == [0, 1, 1, 2, 2, 3]
             assert tree.parents_BM[0].tolist() == [0, 0, 0, 1, 2, 3]
@@ -189,7 +190,7 @@ def test_a_broken_head_still_gives_a_tree(shape: TreeShape, poison: float) -> No
         root_logits = torch.randn(2, 7)
         root_logits[0] = poison if poisoned_level == 0 else root_logits[0]
         tree = grow_tree(shape, torch.zeros(2, dtype=torch.int64), root_logits, advance, lambda ids: ids)
-        tree.check()
+        check_tree(tree)
         assert bool(tree.valid_BM[1].all())
         assert bool((tree.depths_BM[0][tree.valid_BM[0]] <= poisoned_level).all())
 
@@ -219,7 +220,7 @@ def small_tree() -> Tree:
 
 def test_ancestors_picture() -> None:
     tree = small_tree()
-    tree.check()
+    check_tree(tree)
     assert picture(tree.ancestors_BMM()[0]) == [
         "x......",
         "xx.....",
@@ -232,7 +233,7 @@ def test_ancestors_picture() -> None:
 
 
 def test_visible_picture() -> None:
-    assert picture(small_tree().visible(torch.tensor([2]), 4)[0, :4]) == [
+    assert picture(tree_visible(small_tree(), torch.tensor([2]), 4)[0, :4]) == [
         "xx.." + "x......",
         "xx.." + "xx.....",
         "xx.." + "x.x....",
@@ -250,7 +251,7 @@ def test_ancestors_of_a_long_chain(depth: int) -> None:
 def test_chains_found_elsewhere_may_be_shorter_than_their_row() -> None:
     valid_BM = torch.tensor([[True, True, True, True], [True, True, False, False], [True, False, False, False]])
     tree = Tree.from_chains(torch.arange(12).reshape(3, 4), valid_BM)
-    tree.check()
+    check_tree(tree)
     assert tree.parents_BM.tolist() == [[0, 0, 1, 2], [0, 0, 0, 0], [0, 0, 0, 0]]
     assert tree.depths_BM.tolist() == [[0, 1, 2, 3], [0, 1, 1, 1], [0, 1, 1, 1]]
 
@@ -289,4 +290,4 @@ def test_check_finds_what_is_wrong(name: str, change: dict[str, Any]) -> None:
         key: getattr(tree, key) for key in ("tokens_BM", "parents_BM", "depths_BM", "scores_BM", "valid_BM")
     }
     with pytest.raises(AssertionError, match=name):
-        Tree(**(fields | change), depth=3).check()
+        check_tree(Tree(**(fields | change), depth=3))

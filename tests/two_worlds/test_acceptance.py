@@ -41,7 +41,7 @@ def test_evaluation_counts_the_rounds_of_serving(options: HeadOptions, tmp_path:
     assert isinstance(stored.head, Head)
 
     features = Features(tmp_path / "features")
-    rows = [features.row(index) for index in range(12)]
+    rows = [next(features.rows([index])) for index in range(12)]
     drafter = HeadDrafter(stored.head, stored.vocab, target.embed, shape, rows)
     answers = [find_answers(text, row.ids_T, row.loss_mask_T)[0] for text, row in enumerate(rows)]
     simulated = dict(zip([row.id for row in rows], replay_answers(answers, drafter), strict=True))

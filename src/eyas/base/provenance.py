@@ -143,7 +143,6 @@ def finish_stage(
     directory: Path | StoragePath,
     inputs: StageInputs,
     started_s: float,
-    command: Sequence[str] | None = None,
     known_digests: Mapping[str, str] | None = None,
 ) -> Provenance:
     """Removes temporary files, digests the files and writes provenance.json, which marks the directory as finished.
@@ -152,7 +151,6 @@ def finish_stage(
         directory: The stage directory.
         inputs: The inputs from which the stage wrote the directory.
         started_s: `time.time()` at the start of the stage.
-        command: The command line; None for sys.argv.
         known_digests: Digests by relative name of files that the stage has just written. These files are not read.
     """
     root = StoragePath.of(directory)
@@ -164,7 +162,7 @@ def finish_stage(
         digest=digest_json(files),
         files=files,
         versions=package_versions(),
-        command=describe_command(sys.argv if command is None else command),
+        command=describe_command(sys.argv),
         started=datetime.datetime.fromtimestamp(started_s, datetime.UTC).isoformat(timespec="seconds"),
         seconds=round(time.time() - started_s, 3),
     )

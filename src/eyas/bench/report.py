@@ -31,22 +31,7 @@ def write_results(results: dict[str, Any], acceptance: dict[str, Any] | None, ou
     """Writes results.json and report.html, each atomically. Raises StageError if they cannot be written."""
     out_dir.mkdir(parents=True, exist_ok=True)
     write_json_atomic(out_dir / RESULTS_FILE, results)
-    write_report(results, acceptance, out_dir / REPORT_FILE)
-
-
-def write_report(results: dict[str, Any], acceptance: dict[str, Any] | None, path: Path) -> None:
-    """Writes report.html atomically.
-
-    Args:
-        results: The content of results.json; unknown keys are ignored.
-        acceptance: The content of acceptance.json; None if there was no evaluation.
-        path: The path of report.html.
-
-    Raises:
-        InputError: results.json or acceptance.json has another schema.
-        StageError: The file cannot be written.
-    """
-    write_atomic(path, render_report(results, acceptance))
+    write_atomic(out_dir / REPORT_FILE, render_report(results, acceptance))
 
 
 def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) -> str:

@@ -194,7 +194,7 @@ def _task_metrics(pairs: Sequence[PairedAnswers], seed: int) -> dict[str, Any]:
         "prompts": len(pairs),
         **_acceptance(stats),
         **compare_prompts(tpot_ms, seed),
-        "by_depth": [depth.rate for depth in stats.by_depth],
+        "by_depth": stats.by_depth,
         "identical": sum(pair.baseline.token_ids == pair.speculative.token_ids for pair in pairs),
     }
 

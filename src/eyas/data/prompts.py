@@ -20,9 +20,9 @@ from eyas.base import provenance
 from eyas.base.environment import poll, read_rank
 from eyas.base.errors import InputError
 from eyas.base.progress import Progress
-from eyas.base.provenance import Provenance, StageInputs, digest_bytes, digest_file, digest_json
+from eyas.base.provenance import Provenance, StageInputs, digest_bytes, digest_json
 from eyas.base.storage import StoragePath, convert_write_errors, write_atomic, write_json_atomic
-from eyas.data.ledger.cards import PromptsFile, render_card, render_croissant
+from eyas.data.ledger.cards import render_card, render_croissant
 from eyas.data.ledger.ledger import PromptLedger
 from eyas.data.licenses.acknowledgements import read_acknowledgements
 from eyas.data.licenses.license_gate import LicenseDecision, LicenseGate
@@ -201,11 +201,11 @@ def run(
 
 def write_croissant(out_dir: Path, ledger: Mapping[str, Any]) -> None:
     """Writes croissant.json beside prompts.jsonl. No digest covers it, because it contains today's date."""
-    path = out_dir / PROMPTS_FILE
-    file = PromptsFile(path.name, digest_file(path), path.stat().st_size)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     name = f"prompts of {out_dir.parent.name}"
-    write_atomic(out_dir / "croissant.json", render_croissant(ledger, file, name, DEFAULT_CREATOR, today))
+    write_atomic(
+        out_dir / "croissant.json", render_croissant(ledger, out_dir / PROMPTS_FILE, name, DEFAULT_CREATOR, today)
+    )
 
 
 def job_directory(out_dir: Path) -> Path:

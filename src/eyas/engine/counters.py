@@ -16,8 +16,6 @@ class EngineCounters:
         draft_s: The seconds of the draft phase of all rounds.
         verify_s: The seconds of the verify phase of all rounds.
         extend_s: The seconds of the extend phase of all rounds.
-        prefill_s: The device's seconds for prefill.
-        device_s: The device's seconds for all work.
         host_s: The host's seconds in the scheduler and the output processor.
         arm: The arm of the last round whose result was read.
         prompt_tokens: The prompt tokens of all requests that have started.
@@ -40,8 +38,6 @@ class EngineCounters:
     draft_s: float = 0.0
     verify_s: float = 0.0
     extend_s: float = 0.0
-    prefill_s: float = 0.0
-    device_s: float = 0.0
     host_s: float = 0.0
     arm: str = "off"
     prompt_tokens: int = 0

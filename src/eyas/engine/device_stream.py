@@ -8,7 +8,6 @@ While the device runs one round and the next round is already queued, the device
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -62,21 +61,6 @@ class InlineStream:
 
     def close(self) -> None:
         """Does nothing."""
-
-
-class WorkerStream:
-    """A stream that runs work on a separate CPU thread, while the calling thread continues."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
-
-    def launch(self, work: Callable[[], Out]) -> WorkEvent[Out]:
-        """Queues the work for the thread and returns at once."""
-        return WorkEvent(self._pool.submit(_timed, work).result)
-
-    def close(self) -> None:
-        """Waits for the queued work and ends the thread."""
-        self._pool.shutdown(wait=True)
 
 
 class CudaStream:

@@ -195,12 +195,10 @@ class Engine:
         """
         result = step.event.wait()
         began_s = time.perf_counter()
-        self.counters.device_s += result.seconds
         num_reads = self.kv_cache.pool.staging.num_reads
         self.counters.device_syncs += num_reads - self._num_reads
         self._num_reads = num_reads
         if isinstance(step.work, PrefillWork):
-            self.counters.prefill_s += result.seconds
             new_tokens = self._outputs.process_prefill(step.work, result.out)
         else:
             new_tokens, report = self._outputs.process_round(step.work, result.out, result.seconds)
@@ -221,17 +219,6 @@ class Engine:
     def clear_prefix_cache(self) -> None:
         """Evicts all prefixes that no running request uses. For measurements without cached prompts."""
         self.kv_cache.clear_prefix_cache()
-
-    def check(self) -> None:
-        """Asserts the invariants of the engine's state on the host. For tests; call it between steps."""
-        running = self.scheduler.running
-        self.kv_cache.check([request.kv for request in running])
-        for request in running:
-            num_slots = request.kv.num_columns
-            assert request.num_committed <= request.max_committed <= num_slots, (request.num_committed, num_slots)
-            if request.is_prefilled and not request.awaits_result:
-                # All but the root is committed.
-                assert request.num_committed == request.max_committed == len(request.state.token_ids) - 1
 
     def _admit(self) -> None:
         """Admits waiting requests, and queues the initialization of their sampler state for the next work."""

@@ -71,8 +71,3 @@ class RunningRequest:
     is_prefilled: bool = False
     is_removed: bool = False
     num_draft_reads: int = 0
-
-    @property
-    def awaits_result(self) -> bool:
-        """True if launched work gives it tokens that were not read."""
-        return self.max_missing + len(self.state.output.token_ids) < self.state.max_new_tokens

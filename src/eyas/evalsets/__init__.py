@@ -41,11 +41,6 @@ class Example:
         """Everything before the last assistant message."""
         return self.messages[:-1]
 
-    @property
-    def answer(self) -> str:
-        """The reference answer to `prompt`."""
-        return self.messages[-1]["content"]
-
 
 def example(family: str, split: str, index: int) -> Example:
     """Returns conversation `index` of a family in a split. Raises KeyError for an unknown family."""

@@ -148,7 +148,7 @@ def measure_arms(config: EvalConfig, stored: StoredHead, features: Features, tar
         (rounds,) = replay_heads(*settings, arm.shape, config.batch_tokens)
         if rounds:
             stats = summarize(list(rounds.values()), config.seed)
-            entries[arm.name] = _length_entry(stats) | {"by_depth": [depth.rate for depth in stats.by_depth]}
+            entries[arm.name] = _length_entry(stats) | {"by_depth": stats.by_depth}
     return entries
 
 
@@ -246,7 +246,7 @@ def _to_entry(texts: Sequence[_Replayed], seed: int) -> dict[str, Any]:
     entry = {
         "prompts": stats.prompts,
         **_length_entry(stats),
-        "by_depth": [depth.rate for depth in stats.by_depth],
+        "by_depth": stats.by_depth,
         "accepted": stats.accepted,
         "by_context": acceptance_by_context([text.rounds for text in texts], seed),
     }

@@ -39,11 +39,7 @@ BATCH_TOKENS = 16384
 
 @torch.inference_mode()
 def measure_vocab_sizes(
-    shape: TreeShape,
-    stored: StoredHead,
-    data: tuple[Features, Features],
-    target: Target,
-    sizes: Sequence[int] = VOCAB_SIZES,
+    shape: TreeShape, stored: StoredHead, data: tuple[Features, Features], target: Target
 ) -> dict[str, Any]:
     """Returns the value of `draft_vocab` in acceptance.json. Answers that repeat themselves are left out.
 
@@ -55,14 +51,13 @@ def measure_vocab_sizes(
         stored: The head.
         data: The features whose held-out rows are replayed, and the features whose training rows give the token counts.
         target: The target of the head.
-        sizes: The draft vocabulary sizes to measure, besides the size of the head.
     """
     features, training = data
     training_counts_W = training.generated_counts(training.indices("train"))
     required = required_ids(target.tokenizer, target.info.eos_ids, training_counts_W)
     own = stored.vocab
     assert isinstance(stored.head, Head), "the draft vocabulary of an EAGLE-3 head"
-    wanted = sorted({own.size, *(size for size in sizes if len(required) <= size < own.target_size)})
+    wanted = sorted({own.size, *(size for size in VOCAB_SIZES if len(required) <= size < own.target_size)})
     vocabs = [_choose_vocab(size, own, training_counts_W, required) for size in wanted]
     by_task: dict[str, list[int]] = {}
     for index in features.indices("held_out"):
@@ -99,10 +94,10 @@ def cut_head(head: Head, own: DraftVocab, vocab: DraftVocab) -> Head:
         own: The draft vocabulary of `head`.
         vocab: The smaller draft vocabulary. Requirement: `own` contains all its tokens.
     """
-    rows = own.to_draft(vocab.target_ids_V)
-    assert rows.in_vocab.all(), "a token that the head does not have"
+    rows_V, in_vocab_V = own.to_draft(vocab.target_ids_V)
+    assert in_vocab_V.all(), "a token that the head does not have"
     smaller = Head(dataclasses.replace(head.config, draft_vocab_size=vocab.size))
-    weights = head.state_dict() | {"lm_head.weight": head.lm_head.weight.detach()[rows.ids]}
+    weights = head.state_dict() | {"lm_head.weight": head.lm_head.weight.detach()[rows_V]}
     smaller.load_state_dict(weights, assign=True)
     return smaller
 

@@ -100,11 +100,6 @@ def trimmed_length(loss_mask: Sequence[bool]) -> int:
     return max((t + 1 for t, generated in enumerate(loss_mask) if generated), default=0)
 
 
-def teacher_index(position: int, step: int) -> int:
-    """Returns the position whose final hidden state is the teacher of step k of the chain at `position`."""
-    return position + 1 + step
-
-
 def count_supervised(loss_mask_T: Tensor) -> int:
     """Returns the number of supervised tokens of a row: the positions at which step 0 is trained."""
     return int(supervised_positions(loss_mask_T, 0).sum())

@@ -109,10 +109,6 @@ class Features:
         """Returns the indices in batches of rows of similar length, at most `batch_tokens` padded tokens each."""
         return group_by_length(indices, lambda index: self.manifest.rows[index].length, batch_tokens)
 
-    def row(self, index: int) -> Row:
-        """Reads one row. Raises InputError if it is damaged or missing."""
-        return next(self.rows([index]))
-
     def rows(self, indices: Sequence[int]) -> Iterator[Row]:
         """Yields rows in the order of `indices`. With `capture.online`, the target computes the features in batches."""
         batch: list[tuple[int, StoredRow]] = []

@@ -31,19 +31,6 @@ class Tile:
     num_stages: int
 
 
-@dataclass(frozen=True)
-class Split:
-    """The split of the key columns of one tile of query rows, so that several GPU processors share them (split-KV).
-
-    Attributes:
-        fill: The smallest number of parts that gives every processor work.
-        parts: The number of parts to launch: `fill`, or more, so that no part has more than UNIT key columns.
-    """
-
-    fill: int
-    parts: int
-
-
 def choose_tile(rows_a_request: int, group: int, head_dim: int, dtype: torch.dtype) -> Tile:
     """Returns the smallest tile that holds all rows of an average request.
 
@@ -69,19 +56,23 @@ def choose_tile(rows_a_request: int, group: int, head_dim: int, dtype: torch.dty
     return Tile(packed, columns, num_warps=8 if packed * head_dim > large else 4, num_stages=num_stages)
 
 
-def choose_split(num_programs: int, num_blocks: int, unit_blocks: int, num_processors: int) -> Split:
-    """Returns the number of parts per tile.
+def choose_split(num_programs: int, num_blocks: int, unit_blocks: int, num_processors: int) -> tuple[int, int]:
+    """Splits the key columns of a tile of query rows, so that several GPU processors share them (split-KV).
 
     Args:
         num_programs: number of tiles times number of key-value heads.
         num_blocks: the largest number of blocks that a tile may have.
         unit_blocks: number of blocks with UNIT columns together.
         num_processors: number of multiprocessors of the device.
+
+    Returns:
+        fill, the smallest number of parts that gives every processor work; and the number of parts to launch: `fill`,
+        or more, so that no part has more than UNIT key columns.
     """
     fill = max(1, FULL * num_processors // num_programs)
     balanced = max(1, BALANCED * num_processors // num_programs)
     parts = max(fill, min(ceil_div(num_blocks, unit_blocks), balanced))
-    return Split(fill, min(parts, num_blocks, MAX_PARTS))
+    return fill, min(parts, num_blocks, MAX_PARTS)
 
 
 def ceil_div(a: int, b: int) -> int:

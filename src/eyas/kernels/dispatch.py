@@ -5,13 +5,15 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from eyas.kernels.cpu_attention import CpuKernel, Unavailable, load_cpu_attention, unsupported_reason
+from eyas.kernels.cpu_attention import Unavailable, load_cpu_attention, unsupported_reason
 from eyas.kernels.cpu_linear import can_pack, pack_linears
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention, prepare_dense
 from eyas.model.attention import PackedAttentionFn
 from eyas.model.head import DraftHead
 from eyas.model.submodules import find_lm_head
 from eyas.model.target import Target
+
+cpu_kernel = cache(load_cpu_attention)  # one load in a process
 
 
 def attention_for_device(device: torch.device) -> PrepareAttention:
@@ -53,12 +55,6 @@ def fallback_reason(dtype: torch.dtype, head_dim: int) -> str | None:
     """
     kernel = cpu_kernel()
     return kernel.reason if isinstance(kernel, Unavailable) else unsupported_reason(dtype, head_dim)
-
-
-@cache
-def cpu_kernel() -> CpuKernel | Unavailable:
-    """Returns the attention operator for CPUs, or why there is none. Loads it on the first call of the process."""
-    return load_cpu_attention()
 
 
 def _prepare_on_cpu(kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> PackedAttentionFn:

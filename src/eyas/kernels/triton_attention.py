@@ -112,30 +112,31 @@ class TritonAttention:
         num_blocks = ceil_div(self._table_RC.shape[1], tile.columns) + ceil_div(num_own, tile.columns)
         num_tiles = max(ceil_div(num_rows, tile_rows), min(num_requests, num_rows))
         unit_blocks = attention_split.UNIT // tile.columns
-        split = attention_split.choose_split(num_tiles * num_groups, num_blocks, unit_blocks, self._num_processors)
-        whole = split.parts == 1
+        num_programs = num_tiles * num_groups
+        fill, num_parts = attention_split.choose_split(num_programs, num_blocks, unit_blocks, self._num_processors)
+        whole = num_parts == 1
         out_TNH = torch.empty((num_rows, num_heads, head_dim), dtype=q_TNH.dtype, device=q_TNH.device)
         parts_PTNH, logs_PTN = out_TNH, None
         if not whole:
-            parts_PTNH = torch.empty((split.parts, *out_TNH.shape), dtype=torch.float32, device=q_TNH.device)
+            parts_PTNH = torch.empty((num_parts, *out_TNH.shape), dtype=torch.float32, device=q_TNH.device)
             logs_PTN = torch.empty(parts_PTNH.shape[:3], dtype=torch.float32, device=q_TNH.device)
         # A request of n rows needs at most n // tile_rows + 1 tiles: see `_parts`.
-        _parts[(num_groups, num_rows // tile_rows + num_requests, split.parts)](
+        _parts[(num_groups, num_rows // tile_rows + num_requests, num_parts)](
             q_TNH, keys_ZGH, values_ZGH, self._table_RC,
             metadata.starts_B1, metadata.req_slots_B, metadata.lengths_B, self._own_BE, self._words_TW,
             metadata.positions_T, metadata.own_positions_BE, self._first(params), params.sinks_N, parts_PTNH, logs_PTN,
             params.scale * LOG2_E if params.softcap is None else 2 * LOG2_E * params.scale / params.softcap,
             None if params.softcap is None else params.softcap * LOG2_E,
             q_TNH.stride(0), q_TNH.stride(1), self._table_RC.stride(0),
-            num_requests, num_rows, num_heads, num_own, split.fill, unit_blocks,
+            num_requests, num_rows, num_heads, num_own, fill, unit_blocks,
             B_PAD=power_of_2(num_requests), ROWS=tile_rows, GROUP=group, G=num_groups,
             H=head_dim, H_PAD=padded_dim, M=tile.packed, S=tile.columns, WHOLE=whole,
             num_warps=tile.num_warps, num_stages=tile.num_stages, **dependent_launch(q_TNH.device),
         )  # fmt: skip
         if not whole:
-            padded_parts = power_of_2(split.parts)
+            padded_parts = power_of_2(num_parts)
             _merge[(num_rows, num_heads)](
-                parts_PTNH, logs_PTN, out_TNH, split.parts, num_rows, num_heads,
+                parts_PTNH, logs_PTN, out_TNH, num_parts, num_rows, num_heads,
                 P_PAD=padded_parts, H=head_dim, H_PAD=padded_dim,
                 num_warps=min(max(padded_parts * padded_dim // 1024, 1), 8), **dependent_launch(q_TNH.device),
             )  # fmt: skip

@@ -10,7 +10,7 @@ A request does not write keys and values of the target into shared slots. Its dr
 there: they are equal for all requests that share the slots.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from eyas.memory.kv_pool import KVPool, Slots
 from eyas.memory.prefix_cache import PrefixCache, PrefixMatch, RadixNode
 
-NO_SLOTS = np.empty(0, np.int32)
 EVICT_DIVISOR = 64  # this fraction of the pool is evicted at a time
 
 
@@ -76,11 +75,6 @@ class KVAllocation:
     def slots(self) -> Slots:
         """The KV slot of each allocated column."""
         return self.row[: self.num_columns]
-
-    @property
-    def own_slots(self) -> Slots:
-        """KV slots that belong to this request alone."""
-        return self.slots[self.num_shared :]
 
 
 class KVCacheManager:
@@ -196,12 +190,6 @@ class KVCacheManager:
         """
         writes, self._writes = self._writes, []
         return writes
-
-    def check(self, allocations: Iterable[KVAllocation]) -> None:
-        """Asserts that each KV slot is either free, cached or owned by one allocation, and that the cache is valid."""
-        own = [allocation.own_slots for allocation in allocations]
-        self.pool.check(self.prefix_cache.slots(), np.concatenate(own) if own else NO_SLOTS)
-        self.prefix_cache.check()
 
     def _insert(self, allocation: KVAllocation, text: Sequence[int], num_read: int) -> PrefixMatch:
         """Moves the KV slots of a text to the prefix cache.

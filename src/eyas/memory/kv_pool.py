@@ -58,12 +58,6 @@ class KVPool:
             return
         self.aux_ZL = torch.zeros(self.num_slots + 1, size, dtype=self.kv.dtype, device=self.kv.device)
 
-    @property
-    def token_bytes(self) -> int:
-        """Bytes that one token takes: its keys and values in every layer, and its captured features."""
-        size = self.kv.shape[0] * 2 * self.kv.shape[3] * self.kv.shape[4]
-        return (size + (0 if self.aux_ZL is None else self.aux_ZL.shape[1])) * self.kv.element_size()
-
     def allocate(self, count: int) -> Slots:
         """Removes `count` slots from the free list and returns them. Requirement: `num_free` is at least `count`."""
         assert 0 <= count <= self.num_free, (count, self.num_free)
@@ -79,9 +73,3 @@ class KVPool:
     def move(self, source: Tensor, destination: Tensor) -> None:
         """Copies keys and values from source[i] to destination[i] in every layer. All sources are read first."""
         self.kv.index_copy_(2, destination, self.kv.index_select(2, source))
-
-    def check(self, cached: Slots, running: Slots) -> None:
-        """Asserts that every slot has exactly one owner: the free list, the prefix cache or a running request."""
-        owned = np.concatenate((self._free[: self.num_free], cached, running))
-        assert len(owned) == self.num_slots, (self.num_free, len(cached), len(running), self.num_slots)
-        assert np.array_equal(np.sort(owned), np.arange(1, self.num_slots + 1)), "a slot has two owners or none"

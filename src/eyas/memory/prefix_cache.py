@@ -149,27 +149,6 @@ class PrefixCache:
         self.num_evictable -= len(slots)
         return slots
 
-    def slots(self) -> Slots:
-        """Returns all slots of the tree, for checks."""
-        held = [node.slots for node in self._nodes()]
-        return np.concatenate(held) if held else np.empty(0, np.int32)
-
-    def check(self) -> None:
-        """Asserts the invariants of the tree, for tests.
-
-        The slot counts are right, each node has text and is listed under its first pair, and a node has at least as
-        many readers as its children together.
-        """
-        assert self.num_slots == len(self.slots()), (self.num_slots, len(self.slots()))
-        assert self.num_evictable == sum(len(node.slots) for node in self._nodes() if node.num_readers == 0)
-        for node in self._nodes():
-            assert len(node.pairs) == len(node.slots) > 0, "a node has text"
-            assert node.parent is not None, "only the root has no parent"
-            assert node.parent.children[int(node.pairs[0])] is node, "the parent names the node"
-            assert node.num_readers >= sum(child.num_readers for child in node.children.values()), (
-                "a reader of a child reads its parent"
-            )
-
     def _split(self, node: RadixNode, length: int) -> RadixNode:
         """Splits a node after `length` pairs. Returns the new node above, which has the same number of readers."""
         upper = RadixNode(

@@ -20,19 +20,6 @@ from transformers import PreTrainedTokenizerBase
 from eyas.base.errors import InputError
 
 
-@dataclass(frozen=True)
-class DraftIds:
-    """The draft ids of some target tokens.
-
-    Attributes:
-        ids: The draft ids; 0 for a token that is not in the draft vocabulary.
-        in_vocab: True for a token that is in the draft vocabulary.
-    """
-
-    ids: Tensor
-    in_vocab: Tensor
-
-
 @dataclass(frozen=True, eq=False)
 class DraftVocab:
     """A draft vocabulary. All tensors are on one device.
@@ -68,10 +55,14 @@ class DraftVocab:
         """Converts draft ids of any shape to target ids."""
         return self.target_ids_V[draft_ids]
 
-    def to_draft(self, target_ids: Tensor) -> DraftIds:
-        """Converts target ids of any shape to draft ids."""
+    def to_draft(self, target_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Converts target ids of any shape to draft ids.
+
+        Returns:
+            The draft ids, 0 for a token that is not in the draft vocabulary; and bool, True for a token that is in it.
+        """
         in_vocab = self.t2d_W[target_ids]
-        return DraftIds(self.draft_ids_W[target_ids] * in_vocab, in_vocab)
+        return self.draft_ids_W[target_ids] * in_vocab, in_vocab
 
     def coverage(self, counts_W: Tensor) -> float:
         """Returns the share of tokens that the head can propose, from 0 to 1.

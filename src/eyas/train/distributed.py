@@ -142,26 +142,20 @@ def require_single_process(command: str) -> None:
         raise UsageError(problem, f"Run `eyas {command}` without the launcher, or unset WORLD_SIZE")
 
 
-@dataclass
-class SigtermNotice:
-    """A flag that SIGTERM sets. Spot machines, Kubernetes and Slurm send SIGTERM before they stop a process."""
-
-    received: bool = False
-
-
 @contextmanager
-def catch_sigterm() -> Generator[SigtermNotice, None, None]:
-    """Yields a SigtermNotice. In the block, SIGTERM sets its `received` and does not stop the process.
+def catch_sigterm() -> Generator[threading.Event, None, None]:
+    """Yields an event. In the block, SIGTERM sets it and does not stop the process.
 
-    Outside the main thread it changes nothing, because Python allows signal handlers only in the main thread.
+    Spot machines, Kubernetes and Slurm send SIGTERM before they stop a process. Outside the main thread the event is
+    never set, because Python allows signal handlers only in the main thread.
     """
-    notice = SigtermNotice()
+    notice = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield notice
         return
 
     def receive(number: int, frame: FrameType | None) -> None:
-        notice.received = True
+        notice.set()
 
     previous = signal.signal(signal.SIGTERM, receive)
     try:

@@ -69,9 +69,9 @@ def init_head(
             assert isinstance(weight_WD, Tensor), "the target's output matrix"
             rows_VD = weight_WD.detach()[vocab.target_ids_V.to(weight_WD.device)].float().cpu()
         if stored is not None:
-            stored_ids = stored.vocab.to_draft(vocab.target_ids_V)
-            stored_rows_VD = weights["lm_head.weight"][stored_ids.ids]
-            rows_VD = torch.where(stored_ids.in_vocab[:, None], stored_rows_VD, rows_VD)
+            stored_ids_V, is_stored_V = stored.vocab.to_draft(vocab.target_ids_V)
+            stored_rows_VD = weights["lm_head.weight"][stored_ids_V]
+            rows_VD = torch.where(is_stored_V[:, None], stored_rows_VD, rows_VD)
         weights["lm_head.weight"] = rows_VD
     head.load_state_dict(weights)
     return head

@@ -173,7 +173,7 @@ class Trainer:
                 bar.advance(update.num_supervised, note)
                 if is_last:
                     break
-                if self._save_if_due(checkpoint_dir, origin, number, sigterm.received):
+                if self._save_if_due(checkpoint_dir, origin, number, sigterm.is_set()):
                     problem = f"SIGTERM arrived during update {number} of {len(updates)}; a checkpoint is written"
                     raise StageError(problem, "To continue training from there, run the same command again")
         self.selection.apply_chosen()

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eyas.features.layout import Row, supervised_positions, teacher_index, teacher_positions
+from eyas.features.layout import Row, supervised_positions, teacher_positions
 from eyas.model.attention import AttentionParams
 from eyas.model.head import Head
 from eyas.train.chain_attention import PackedText, chain_attention
@@ -130,7 +130,8 @@ def _assign_teachers(chains_Q: Tensor, supervised_KQ: Tensor) -> tuple[Tensor, T
     """
     steps, num_chains = supervised_KQ.shape
     k_I, q_I = supervised_KQ.nonzero(as_tuple=True)
-    teachers_KQ = torch.stack([chains_Q + teacher_index(0, step) for step in range(steps)])
+    # The final hidden state at position t + 1 + k is the teacher of step k of the chain at t.
+    teachers_KQ = chains_Q + 1 + torch.arange(steps)[:, None]
     teacher_rows_J, j_I = teachers_KQ[k_I, q_I].unique(sorted=True, return_inverse=True)
     student_index_JK = torch.zeros(teacher_rows_J.shape[0], steps, dtype=torch.int64)
     supervised_JK = torch.zeros_like(student_index_JK, dtype=torch.bool)

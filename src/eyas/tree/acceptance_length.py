@@ -51,26 +51,6 @@ class RequestRounds:
 
 
 @dataclass(frozen=True)
-class DepthAcceptance:
-    """The conditional acceptance at one depth of the draft tree.
-
-    Attributes:
-        depth: The depth; the children of the root have depth 1.
-        offered: The number of rounds that offered a node at this depth.
-        accepted: The number of rounds that accepted a node at this depth.
-    """
-
-    depth: int
-    offered: int
-    accepted: int
-
-    @property
-    def rate(self) -> float:
-        """The share of the offering rounds that accepted a node: accepted / offered."""
-        return self.accepted / self.offered
-
-
-@dataclass(frozen=True)
 class AcceptanceStats:
     """The acceptance figures of one group of prompts.
 
@@ -81,7 +61,6 @@ class AcceptanceStats:
         acceptance_length: accepted / rounds.
         ci95: The 95% confidence interval of the acceptance length.
         by_depth: The conditional acceptance at each depth, from depth 1.
-        histogram: histogram[n] is the number of rounds that accepted n tokens; histogram[0] is 0.
     """
 
     prompts: int
@@ -89,8 +68,7 @@ class AcceptanceStats:
     accepted: int
     acceptance_length: float
     ci95: Interval
-    by_depth: tuple[DepthAcceptance, ...]
-    histogram: tuple[int, ...]
+    by_depth: tuple[float, ...]
 
 
 def acceptance_length(requests: Iterable[RequestRounds]) -> float:
@@ -100,16 +78,12 @@ def acceptance_length(requests: Iterable[RequestRounds]) -> float:
     return float(accepted.sum() / rounds.sum())
 
 
-def by_depth(requests: Iterable[RequestRounds]) -> tuple[DepthAcceptance, ...]:
+def by_depth(requests: Iterable[RequestRounds]) -> tuple[float, ...]:
     """Returns the conditional acceptance at depths 1, 2, ... to the largest offered depth of all rounds."""
     pairs = [pair for request in requests for pair in zip(request.accepted, request.offered, strict=True)]
     deepest = max((offered for _, offered in pairs), default=0)
     return tuple(
-        DepthAcceptance(
-            depth=depth,
-            offered=sum(offered >= depth for _, offered in pairs),
-            accepted=sum(accepted > depth for accepted, _ in pairs),
-        )
+        sum(accepted > depth for accepted, _ in pairs) / sum(offered >= depth for _, offered in pairs)
         for depth in range(1, deepest + 1)
     )
 
@@ -117,7 +91,6 @@ def by_depth(requests: Iterable[RequestRounds]) -> tuple[DepthAcceptance, ...]:
 def summarize(requests: Sequence[RequestRounds], seed: int = 0) -> AcceptanceStats:
     """Computes every acceptance figure of one group of prompts."""
     accepted, rounds = _sums(requests)
-    histogram = np.bincount([tokens for request in requests for tokens in request.accepted], minlength=1)
     return AcceptanceStats(
         prompts=len(requests),
         rounds=int(rounds.sum()),
@@ -125,7 +98,6 @@ def summarize(requests: Sequence[RequestRounds], seed: int = 0) -> AcceptanceSta
         acceptance_length=acceptance_length(requests),
         ci95=acceptance_interval(requests, seed),
         by_depth=by_depth(requests),
-        histogram=tuple(histogram.tolist()),
     )
 
 

@@ -13,6 +13,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+RESAMPLES = 2000  # bootstrap samples
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -22,33 +24,27 @@ class Interval:
     high: float
 
 
-def ratio_interval(
-    numerators: np.ndarray, denominators: np.ndarray, seed: int, *, level: float = 0.95, resamples: int = 2000
-) -> Interval:
-    """Returns the bootstrap interval of sum(numerators) / sum(denominators). It resamples the items.
+def ratio_interval(numerators: np.ndarray, denominators: np.ndarray, seed: int) -> Interval:
+    """Returns the 95% bootstrap interval of sum(numerators) / sum(denominators). It resamples the items.
 
     Args:
         numerators: One value for each of the N items, which are prompts or answers; shape [N].
         denominators: One positive value for each item; shape [N].
         seed: Seed of the resampling; the same seed gives the same interval.
-        level: Confidence level.
-        resamples: Number of bootstrap samples.
     """
     count = len(numerators)
     assert count > 0, "at least one item"
     assert len(denominators) == count, "each item has one denominator"
-    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), size=resamples)
-    return _percentile_interval((weights @ numerators) / (weights @ denominators), level)
+    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), size=RESAMPLES)
+    return _percentile_interval((weights @ numerators) / (weights @ denominators))
 
 
-def median_interval(
-    values: Sequence[float], seed: int, *, level: float = 0.95, resamples: int = 2000
-) -> tuple[float, Interval]:
-    """Returns the median of the values and its bootstrap interval. The options are those of `ratio_interval`."""
+def median_interval(values: Sequence[float], seed: int) -> tuple[float, Interval]:
+    """Returns the median of the values and its 95% bootstrap interval. Equal seeds give equal intervals."""
     table = np.asarray(values, dtype=np.float64)
     assert table.size > 0, "at least one value"
-    picks = np.random.default_rng(seed).integers(table.size, size=(resamples, table.size))
-    return float(np.median(table)), _percentile_interval(np.median(table[picks], axis=1), level)
+    picks = np.random.default_rng(seed).integers(table.size, size=(RESAMPLES, table.size))
+    return float(np.median(table)), _percentile_interval(np.median(table[picks], axis=1))
 
 
 def log_scale_interval(
@@ -79,6 +75,6 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     return {f"p{percent}": float(np.percentile(values, percent)) for percent in (50, 90, 99)}
 
 
-def _percentile_interval(samples: np.ndarray, level: float) -> Interval:
-    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2])
+def _percentile_interval(samples: np.ndarray) -> Interval:
+    low, high = np.quantile(samples, [0.025, 0.975])
     return Interval(float(low), float(high))

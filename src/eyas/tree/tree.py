@@ -106,51 +106,6 @@ class Tree:
             steps_BMM = torch.bmm(steps_BMM, steps_BMM).clamp_(max=1.0)
         return steps_BMM > 0
 
-    def visible(self, prefix_lengths_B: Tensor, prefix_size: int) -> Tensor:
-        """Returns the attention mask of the nodes, bool [B, M, P + M], True where a node attends to a column.
-
-        A node attends to the committed text before the root, to its ancestors and to itself. The first P columns are
-        the committed text, the last M columns are the nodes. Example: a text of 3 tokens with P = 4, and a tree of 4
-        nodes in which the parent of 1 is 0, the parent of 2 is 1, and the parent of 3 is 0.
-
-                      text       nodes
-            node 0    x x x .    x . . .
-            node 1    x x x .    x x . .
-            node 2    x x x .    x x x .
-            node 3    x x x .    x . . x
-
-        Args:
-            prefix_lengths_B: The number of committed tokens before the root.
-            prefix_size: P, the number of columns for these tokens.
-        """
-        num_requests, num_nodes = self.parents_BM.shape
-        columns_P = torch.arange(prefix_size, device=self.parents_BM.device)
-        prefix_B1P = (columns_P < prefix_lengths_B[:, None])[:, None]
-        return torch.cat([prefix_B1P.expand(num_requests, num_nodes, prefix_size), self.ancestors_BMM()], dim=2)
-
-    def check(self) -> None:
-        """Asserts the invariants of the tensors. It copies them to the host, so it is slow and meant for tests."""
-        num_requests, num_nodes = self.tokens_BM.shape
-        for tensor in (self.parents_BM, self.depths_BM, self.scores_BM, self.valid_BM):
-            assert tensor.shape == (num_requests, num_nodes), "all tensors are [B, M]"
-        parents, depths, scores = self.parents_BM.cpu(), self.depths_BM.cpu(), self.scores_BM.cpu()
-        tokens, valid = self.tokens_BM.cpu(), self.valid_BM.cpu()
-        assert bool(valid[:, 0].all()), "the root is valid"
-        assert not bool((parents[:, 0] + depths[:, 0] + scores[:, 0]).any()), (
-            "the root: its own parent, depth 0, score 0"
-        )
-        assert not bool(scores.isnan().any()), "scores are numbers"
-        nodes_M = torch.arange(num_nodes)
-        assert bool((parents >= 0).all()), "every node has a parent"
-        assert bool((parents[:, 1:] < nodes_M[1:]).all()), "parents precede children"
-        assert bool((depths[:, 1:] == depths.gather(1, parents)[:, 1:] + 1).all()), "a child is one deeper"
-        assert int(depths.max()) <= self.depth, "no node below the deepest level"
-        assert bool((scores <= scores.gather(1, parents)).all()), "a child is no likelier than its parent"
-        assert not bool((valid & ~valid.gather(1, parents)).any()), "the valid nodes are closed under parents"
-        for row in range(num_requests):
-            pairs = [(int(parents[row, i]), int(tokens[row, i])) for i in range(1, num_nodes) if valid[row, i]]
-            assert len(pairs) == len(set(pairs)), "siblings are distinct"
-
 
 def rerank(tree: Tree, num_rows: int) -> tuple[Tree, Tensor | None]:
     """Selects the nodes with the highest scores among the trees of all requests. The target verifies only these.

@@ -8,6 +8,7 @@ import tomllib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.data.answers.prompts_dir import write_prompts
@@ -324,7 +325,7 @@ class FindsLetters:
 def test_answers_are_scanned_and_dropped_for_what_must_not_be_there(prompts, tmp_path):
     said = {"q:2/1": "§§ secret words", "q:4/0": "a name ¶", "q:8/2": "¶ card §"}
     target = Says({name: [*tiny_tokenizer().encode(text), END] for name, text in said.items()})
-    scan = FindsLetters({"§": "CARD", "¶": "PERSON"})
+    scan: Any = FindsLetters({"§": "CARD", "¶": "PERSON"})
     out = tmp_path / "out"
     run(replace(CONFIG, max_tokens=60), prompts, out, responder(target), progress=False, scan=scan)
     ledger = json.loads((out / "ledger.json").read_text())
@@ -345,7 +346,8 @@ def test_answers_are_scanned_and_dropped_for_what_must_not_be_there(prompts, tmp
 def test_the_recipe_says_which_kinds_drop(prompts, tmp_path):
     target = Says({"q:0/0": [*tiny_tokenizer().encode("§"), END]})
     config = replace(CONFIG, drop_private=("PHONE",))
-    run(config, prompts, tmp_path / "out", responder(target), progress=False, scan=FindsLetters({"§": "CARD"}))
+    scan: Any = FindsLetters({"§": "CARD"})
+    run(config, prompts, tmp_path / "out", responder(target), progress=False, scan=scan)
     assert len(list(read_conversation_dir(tmp_path / "out"))) == NUM_PROMPTS
     with pytest.raises(UsageError, match=r"respond\.drop_private\[0\] = 'CRAD' is not one of 'PERSON', .*Use CARD"):
         build(RespondConfig, {"drop_private": ["CRAD"]}, "respond")
@@ -361,7 +363,7 @@ def test_what_must_not_be_there_is_not_even_in_a_journal(prompts, tmp_path):
 
     out = tmp_path / "out"
     said = {"q:1/0": tiny_tokenizer().encode("§ planted")}
-    scan = FindsLetters({"§": "CARD"})
+    scan: Any = FindsLetters({"§": "CARD"})
     with pytest.raises(KeyboardInterrupt):
         run(CONFIG, prompts, out, responder(Stops(said)), progress=False, scan=scan)
     (line,) = [line for path in out.glob("*.journal") for line in path.open() if '"q:1"' in line]

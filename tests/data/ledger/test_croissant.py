@@ -6,9 +6,8 @@ import mlcroissant
 import pytest
 from tests.data.ledgers import a_ledger
 
-from eyas.base.provenance import digest_bytes
 from eyas.chat.conversation import Conversation, Message
-from eyas.data.ledger.cards import PromptsFile, list_licenses, render_croissant
+from eyas.data.ledger.cards import list_licenses, render_croissant
 
 PROMPTS = [
     Conversation("mine:0", "mine", (Message("user", "Zähle bis drei."),), {"language": "de", "task": "chat"}),
@@ -31,8 +30,8 @@ def written(tmp_path, monkeypatch):
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
     data = b"".join(prompt.to_line() for prompt in PROMPTS)
-    (tmp_path / "prompts.jsonl").write_bytes(data)
-    file = PromptsFile("prompts.jsonl", digest_bytes(data), len(data))
+    file = tmp_path / "prompts.jsonl"
+    file.write_bytes(data)
     (tmp_path / "croissant.json").write_bytes(render_croissant(a_ledger(), file, "acme-prompts", "ACME", "2026-11-20"))
     return tmp_path
 
@@ -62,8 +61,9 @@ def test_size_and_digest_are_those_of_the_file(written):
     assert distribution["sha256"] == hashlib.sha256(data).hexdigest()
 
 
-def test_equal_ledgers_give_equal_bytes():
-    file = PromptsFile("prompts.jsonl", "sha256:00", 3)
+def test_equal_ledgers_give_equal_bytes(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_bytes(b"{}\n")
     first = render_croissant(a_ledger(), file, "a", "ACME", "2026-11-20")
     assert first == render_croissant(json.loads(json.dumps(a_ledger())), file, "a", "ACME", "2026-11-20")
     assert json.loads(first)["datePublished"] == "2026-11-20"

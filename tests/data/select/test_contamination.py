@@ -56,19 +56,16 @@ def test_public_sets_are_known(guard):
     assert guard.find_evalset(["Please now explain them again like I'm five."]) is None
 
 
-@pytest.mark.parametrize("n", NGRAM_SIZES)
-def test_quotes_and_other_spellings_are_found_and_good_prompts_stay(n):
-    guard = ContaminationFilter.load(n=n)
-    part = " ".join(GSM8K.split()[3 : 3 + n + 4])
+def test_quotes_and_other_spellings_are_found_and_good_prompts_stay(guard):
+    part = " ".join(GSM8K.split()[3:20])
     assert guard.find_evalset([f"My homework says: {part.upper()} -- so what now?"]) == "gsm8k-test"
     assert guard.find_evalset([part.replace(" ", "\n\t")]) == "gsm8k-test"
     assert [text for text in CLEAN if guard.find_evalset([text])] == []
 
 
-def test_eight_words_find_more_than_thirteen():
+def test_ten_equal_words_are_too_few(guard):
     part = "I say: " + " ".join(GSM8K.split()[8:18]) + " and no more"
-    assert ContaminationFilter.load(n=8).find_evalset([part]) == "gsm8k-test"
-    assert ContaminationFilter.load(n=13).find_evalset([part]) is None
+    assert guard.find_evalset([part]) is None
 
 
 def test_our_own_evaluation_prompts_are_guarded(guard):

@@ -24,9 +24,10 @@ from eyas.chat.render import render_prompt
 from eyas.data.answers.journal import Journal, KeptAnswer, WithheldAnswer
 from eyas.data.answers.openai_protocol import message_texts
 from eyas.data.answers.respond_config import RespondConfig
-from eyas.data.answers.responder import Answered, AnswerScanner, Question, Refused, Responder
+from eyas.data.answers.responder import Answered, Question, Refused, Responder
 from eyas.data.ledger.ledger import EMPTY, LOOPING, PRIVATE, TOO_LONG, TRUNCATED, UNRENDERED, AnswerLedger
 from eyas.data.select.quality import is_looping_answer
+from eyas.privacy.filter import PrivacyFilter
 
 DEFAULT_LANGUAGE = "en"  # of a prompt without that tag
 SPARE_SHARDS = 3  # shards that may be open besides those that the requests in flight need: room for slow answers
@@ -125,7 +126,7 @@ class ShardWriter:
         paths: list[Path],
         config: RespondConfig,
         responder: Responder,
-        scan: AnswerScanner | None,
+        scan: PrivacyFilter | None,
         bar: Progress,
     ) -> None:
         """Prepares the queue. A shard is opened when its first question is needed.

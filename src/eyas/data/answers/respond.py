@@ -25,10 +25,11 @@ from eyas.chat.conversation import read_conversations
 from eyas.data.answers.journal import JOURNAL_SUFFIX
 from eyas.data.answers.output_shards import ShardWriter, count_answers
 from eyas.data.answers.respond_config import RespondConfig
-from eyas.data.answers.responder import Answered, AnswerScanner, Responder, Retried
+from eyas.data.answers.responder import Answered, Responder, Retried
 from eyas.data.ledger.ledger import TALLY_SUFFIX, TOO_LONG, AnswerLedger, build_answer_ledger
 from eyas.data.prompts import PROMPTS_FILE, has_origin
 from eyas.data.prompts import STAGE as PROMPTS_STAGE
+from eyas.privacy.filter import PrivacyFilter
 
 STAGE = "respond"
 ORIGIN_FILE = "origin.json"
@@ -50,7 +51,7 @@ class _Throughput:
 
 
 def build_origin(
-    config: RespondConfig, prompts_digest: str, responder: Responder, scan: AnswerScanner | None = None
+    config: RespondConfig, prompts_digest: str, responder: Responder, scan: PrivacyFilter | None = None
 ) -> StageInputs:
     """Returns the inputs that determine the answers. A server's model name is one of them, its address is not.
 
@@ -72,7 +73,7 @@ def run(
     out_dir: Path,
     responder: Responder,
     progress: bool = True,
-    scan: AnswerScanner | None = None,
+    scan: PrivacyFilter | None = None,
 ) -> Provenance:
     """Writes part-*.jsonl, ledger.json, origin.json and provenance.json. Does nothing if the directory is finished.
 

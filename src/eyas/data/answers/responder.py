@@ -88,19 +88,6 @@ StageError.
 """
 
 
-class AnswerScanner(Protocol):
-    """A scanner for personal data and secrets in answers. It returns the number of values, never a value."""
-
-    @property
-    def digest(self) -> str:
-        """A digest of the scanner's settings and word lists. It is part of the inputs of the stage."""
-        ...
-
-    def scan(self, texts: Sequence[str], languages: Sequence[str]) -> list[dict[str, int]]:
-        """Returns the number of values of each kind in each text. languages: of each text (ISO 639-1)."""
-        ...
-
-
 @dataclass(frozen=True)
 class Responder:
     """The target as `eyas respond` uses it: its answer function, tokenizer and digests."""

@@ -9,13 +9,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from eyas.base.config import flatten_table
+from eyas.base.provenance import digest_file
 from eyas.base.storage import to_json
 from eyas.base.templates import template_environment
 
@@ -24,15 +25,6 @@ MAX_ROWS = 50  # of one table; ledger.json has all rows
 DISCLAIMER = "eyas records what cards, files and recipes state, and applies a policy to it. This is no legal advice."
 # Names are untrusted: escaped, they cannot end a table cell, begin a line or open a tag.
 ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "`": "&#96;", "](": "]&#40;"}
-
-
-@dataclass(frozen=True)
-class PromptsFile:
-    """The file that croissant.json describes."""
-
-    name: str  # in the directory of croissant.json
-    digest: str  # sha256:<hex>, from `provenance.digest_file`
-    num_bytes: int
 
 
 def render_card(ledger: Mapping[str, Any]) -> str:
@@ -73,14 +65,12 @@ def render_data_section(ledger: Mapping[str, Any], target: Mapping[str, Any]) ->
     return _render("head_data.md.jinja", ledger, target=target, name_prefix=name_prefix)
 
 
-def render_croissant(
-    ledger: Mapping[str, Any], file: PromptsFile, name: str, creator: str, date_published: str
-) -> bytes:
+def render_croissant(ledger: Mapping[str, Any], path: Path, name: str, creator: str, date_published: str) -> bytes:
     """Renders croissant.json, which describes a dataset in the Croissant format.
 
     Args:
         ledger: ledger.json.
-        file: The file of prompts.
+        path: The file of prompts, in the directory of croissant.json.
         name: The name of the dataset.
         creator: The organization that publishes it.
         date_published: YYYY-MM-DD.
@@ -93,7 +83,7 @@ def render_croissant(
     text = _render(
         "croissant.json.jinja",
         ledger,
-        file=file,
+        file={"name": path.name, "digest": digest_file(path), "num_bytes": path.stat().st_size},
         name=name,
         description=description,
         licenses=list_licenses(ledger),

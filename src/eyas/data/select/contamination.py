@@ -20,10 +20,10 @@ from eyas.base.storage import StoragePath
 from eyas.data.sources.record_formats import ParsedRecord, parse_record
 from eyas.data.sources.source import SourceConfig, read_records
 from eyas.evalsets import ngram_hashes
-from eyas.evalsets.ngram_hashes import NGRAM_SIZES, NgramHashes
+from eyas.evalsets.ngram_hashes import NgramHashes
 
 CONTAMINATED = "contaminated"
-DEFAULT_N = 13
+NGRAM_SIZE = 13  # words; the shipped files hold n-grams of 8 words, too
 EvalSet = Literal["mt-bench", "humaneval", "gsm8k-test", "spec-bench", "eyas-eval"]
 ALL_EVALSETS: tuple[EvalSet, ...] = get_args(EvalSet)
 # The hash files of each set. Spec-Bench contains 80 questions of GSM8K test and all of MT-bench. Its other parts
@@ -37,30 +37,24 @@ class ContaminationFilter:
     """The hashes of all guarded sets. Immutable; it needs 8 bytes for each n-gram.
 
     Attributes:
-        n: The number of words in an n-gram.
         sets: The hashes of each guarded set.
     """
 
-    n: int
     sets: tuple[NgramHashes, ...]
 
     @classmethod
-    def load(
-        cls, names: Sequence[EvalSet] = ALL_EVALSETS, files: Sequence[str] = (), n: int = DEFAULT_N
-    ) -> "ContaminationFilter":
+    def load(cls, names: Sequence[EvalSet] = ALL_EVALSETS, files: Sequence[str] = ()) -> "ContaminationFilter":
         """Loads the named sets and hashes the records of `files`.
 
         Args:
             names: The public sets to guard.
             files: Files of evaluation prompts, in any format that `eyas prompts` reads, at any fsspec URL.
-            n: The number of words in an n-gram, 13 or 8.
 
         Raises:
             InputError: A file is missing, or one of its records holds no prompt.
         """
-        assert n in NGRAM_SIZES, f"n-grams of {n} words are not in the shipped files"
         parts = dict.fromkeys(file for name in names for file in EVALSET_FILES[name])
-        return cls(n, (*map(ngram_hashes.load_set, parts), *(_hash_file(path, n) for path in files)))
+        return cls((*map(ngram_hashes.load_set, parts), *map(_hash_file, files)))
 
     def find_evalset(self, texts: Sequence[str]) -> str | None:
         """Returns the name of the first guarded set that shares an n-gram with a record, for example "gsm8k-test".
@@ -73,11 +67,11 @@ class ContaminationFilter:
         words = ngram_hashes.hash_words(texts)
         hashes = {
             "ngram": np.concatenate(
-                [np.empty(0, np.uint64), *(ngram_hashes.hash_ngrams(part, self.n) for part in words)]
+                [np.empty(0, np.uint64), *(ngram_hashes.hash_ngrams(part, NGRAM_SIZE) for part in words)]
             ),
             "record": ngram_hashes.hash_record(words),
         }
-        return next((each.name for each in self.sets if _overlaps(each.hashes[self.n], hashes[each.unit])), None)
+        return next((each.name for each in self.sets if _overlaps(each.hashes[NGRAM_SIZE], hashes[each.unit])), None)
 
 
 def _overlaps(guarded: np.ndarray, hashes: np.ndarray) -> bool:
@@ -88,9 +82,9 @@ def _overlaps(guarded: np.ndarray, hashes: np.ndarray) -> bool:
     return bool((guarded[index] == hashes).any())
 
 
-def _hash_file(path: str, n: int) -> NgramHashes:
-    hashed = ngram_hashes.hash_records(StoragePath(path).name, _read_user_turns(path), (n,))
-    if not len(hashed.hashes[n]):
+def _hash_file(path: str) -> NgramHashes:
+    hashed = ngram_hashes.hash_records(StoragePath(path).name, _read_user_turns(path), (NGRAM_SIZE,))
+    if not len(hashed.hashes[NGRAM_SIZE]):
         raise InputError(f"{path} has no evaluation prompt", "Correct prompts.decontaminate")
     return hashed
 

@@ -25,7 +25,6 @@ from typing import Any, cast
 import numpy as np
 
 from eyas.base.environment import import_extra
-from eyas.base.errors import InputError
 
 NUM_FEATURES = 2**14
 NUM_COMPONENTS = 64
@@ -97,16 +96,13 @@ class TrafficModel:
         """Fits the topics to production and pool together. Both have the same total weight. Deterministic.
 
         Args:
-            production: The prompts of the production log.
+            production: The prompts of the production log, at least one.
             pool_sample: A sample of the pool, from `sample_texts`.
             seed: The seed of the random choices.
 
         Raises:
-            InputError: The production log is empty, or the extra `data` is not installed.
+            InputError: The extra `data` is not installed.
         """
-        if not production:
-            problem = "The production log holds no prompt"
-            raise InputError(problem, "Set prompts.production to a log with a few hundred prompts")
         weights, nearness = _fit_topics(_subsample(production), _subsample(pool_sample), seed)
         sizes = np.array([len(text) for text in production])
         # Inner quantiles; equal ones become one where many prompts have the same length.
@@ -117,9 +113,7 @@ class TrafficModel:
         return cls(weights, nearness, edges, counts, _length_histogram(sizes))
 
     def assign_cells(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns the cell of each text, uint16 [n]: topic * number of bins + bin."""
-        if not texts:
-            return np.zeros(0, dtype=np.uint16)
+        """Returns the cell of each text, uint16 [n]: topic * number of bins + bin. Requirement: n is not 0."""
         topics = (_features(texts) @ self.weights).argmax(axis=1)
         bins = np.searchsorted(self.edges, [len(text) for text in texts], side="right")
         return (topics * self._num_bins + bins).astype(np.uint16)
