@@ -10,15 +10,25 @@ eyas.data.select.contamination.
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from eyas.base.provenance import digest_file
 from eyas.base.storage import write_atomic
 from eyas.evalsets import FAMILIES, example
-from eyas.evalsets.ngram_hashes import FORMAT_VERSION, HASHES, NGRAM_SIZES, NgramHashes, hash_records
+from eyas.evalsets.ngram_hashes import (
+    FORMAT_VERSION,
+    HASHES,
+    NgramHashes,
+    Unit,
+    hash_ngrams,
+    hash_record,
+    hash_words,
+)
 
 # name -> source, license, the key of the user's text
 PUBLIC = {
@@ -26,6 +36,7 @@ PUBLIC = {
     "humaneval": ("openai/human-eval", "MIT", "prompt"),
     "gsm8k-test": ("openai/grade-school-math", "MIT", "question"),
 }
+NGRAM_SIZES = (8, 13)  # the n that files hold
 PER_FAMILY = 250  # prompts of eyas.evalsets, which generates any number; `eyas bench` uses the first of each family
 
 
@@ -39,10 +50,29 @@ def main() -> None:
     for name, (source, license_name, key) in PUBLIC.items():
         path = arguments.data / f"{name}.jsonl"
         origin = {"source": source, "license": license_name, "file": digest_file(path), "fetched": arguments.date}
-        _write(arguments.out, hash_records(name, _texts(path, key), NGRAM_SIZES), origin)
+        _write(arguments.out, hash_records(name, _texts(path, key)), origin)
     # Conversations of the grammar share phrases, so only an equal conversation counts as contamination.
     origin = {"source": f"eyas.evalsets, split eval, {PER_FAMILY} of each family", "license": "Apache-2.0"}
-    _write(arguments.out, hash_records("eyas-eval", _own(), NGRAM_SIZES, unit="record"), origin)
+    _write(arguments.out, hash_records("eyas-eval", _own(), unit="record"), origin)
+
+
+def hash_records(name: str, records: Iterable[Sequence[str]], unit: Unit = "ngram") -> NgramHashes:
+    """Returns the hashes of a set, with a header that has no source yet. Only the hashes are kept in memory.
+
+    Args:
+        name: the name of the set.
+        records: the user turns of each record.
+        unit: "record" to hash each record as a whole.
+    """
+    found: dict[int, list[np.ndarray]] = {n: [np.empty(0, dtype=np.uint64)] for n in NGRAM_SIZES}
+    num_records = 0
+    for texts in records:
+        num_records += 1
+        words = hash_words(texts)
+        for n in NGRAM_SIZES:
+            found[n] += [hash_record(words)] if unit == "record" else [hash_ngrams(part, n) for part in words]
+    hashes = {n: np.unique(np.concatenate(parts)) for n, parts in found.items()}
+    return NgramHashes({"set": name, "unit": unit, "records": num_records}, hashes)
 
 
 def to_bytes(made: NgramHashes) -> bytes:

@@ -29,7 +29,6 @@ import numpy as np
 from eyas.base.errors import InputError
 
 FORMAT_VERSION = 1  # of words, n-grams and hashes: another version needs new files
-NGRAM_SIZES = (8, 13)  # the n that files hold
 HASHES = Path(__file__).parent / "hashes"
 
 Unit = Literal["ngram", "record"]
@@ -79,28 +78,6 @@ def hash_record(words: Sequence[np.ndarray]) -> np.ndarray:
     """Returns one hash of a whole record, its texts joined, as uint64 [1]."""
     all_words = words[0] if len(words) == 1 else np.concatenate([np.empty(0, dtype=np.uint64), *words])
     return _finish((all_words * _powers(len(all_words))).sum(keepdims=True), len(all_words))
-
-
-def hash_records(
-    name: str, records: Iterable[Sequence[str]], sizes: Sequence[int], unit: Unit = "ngram"
-) -> NgramHashes:
-    """Returns the hashes of a set, with a header that has no source yet. Only the hashes are kept in memory.
-
-    Args:
-        name: the name of the set.
-        records: the user turns of each record.
-        sizes: the n of the n-grams.
-        unit: "record" to hash each record as a whole.
-    """
-    found: dict[int, list[np.ndarray]] = {n: [np.empty(0, dtype=np.uint64)] for n in sizes}
-    num_records = 0
-    for texts in records:
-        num_records += 1
-        words = hash_words(texts)
-        for n in sizes:
-            found[n] += [hash_record(words)] if unit == "record" else [hash_ngrams(part, n) for part in words]
-    hashes = {n: np.unique(np.concatenate(parts)) for n, parts in found.items()}
-    return NgramHashes({"set": name, "unit": unit, "records": num_records}, hashes)
 
 
 def load_set(name: str) -> NgramHashes:

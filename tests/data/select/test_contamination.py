@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make_contamination import to_bytes
+from make_contamination import NGRAM_SIZES, hash_records, to_bytes
 
 from eyas.base.errors import InputError
-from eyas.data.select.contamination import ALL_EVALSETS, EVALSET_FILES, ContaminationFilter
+from eyas.data.select.contamination import ALL_EVALSETS, EVALSET_FILES, NGRAM_SIZE, ContaminationFilter
 from eyas.evalsets import FAMILIES, example
 from eyas.evalsets import ngram_hashes as ngrams
-from eyas.evalsets.ngram_hashes import HASHES, NGRAM_SIZES, hash_ngrams, hash_record, hash_records, hash_words
+from eyas.evalsets.ngram_hashes import HASHES, hash_ngrams, hash_record, hash_words
 
 TOOL = Path(__file__).parents[3] / "tools" / "make_contamination.py"
 # The first question of GSM8K's test set (openai/grade-school-math, MIT), a turn of MT-bench (lm-sys/FastChat,
@@ -100,7 +100,8 @@ def test_a_file_of_the_users(tmp_path):
         assert guard.find_evalset(["Well: " + text]) == path.name
         assert guard.find_evalset(["Short one!"]) == path.name
         assert guard.find_evalset(["a short one"]) is None
-        assert guard.sets[0].header["records"] == 2
+        ngrams_of_text = hash_ngrams(hash_words([text])[0], NGRAM_SIZE)
+        assert len(guard.sets[0].hashes[NGRAM_SIZE]) == len(set(ngrams_of_text.tolist())) + 1
         assert text[:10].encode() not in pickle.dumps(guard)
 
 
@@ -154,7 +155,7 @@ def test_hashes_stay_what_they_are():
 
 
 def test_files_of_hashes(tmp_path):
-    made = hash_records("mine", [["one two three four five six seven eight nine"], ["a"]], NGRAM_SIZES)
+    made = hash_records("mine", [["one two three four five six seven eight nine"], ["a"]])
     path = tmp_path / "mine.bin"
     path.write_bytes(to_bytes(made))
     again = ngrams.read_file(path)

@@ -4,8 +4,8 @@ A record is dropped if one of its user turns shares an n-gram (n words in a row)
 sets are the public sets that the recipe names, and the user's own files. eyas ships the hashes of the public sets
 (evalsets/hashes), and hashes the user's files when it opens them.
 
-n is 13 by default. Measured on the 7,473 training questions of GSM8K: 4 share 13 words with a guarded set, and all 4
-are the same exercise with other numbers. 91 share 8 words, most of them only a phrase such as "how many more ... than".
+n is 13. Measured on the 7,473 training questions of GSM8K: 4 share 13 words with a guarded set, and all 4 are the
+same exercise with other numbers. 91 share 8 words, most of them only a phrase such as "how many more ... than".
 So n = 8 also finds reworded copies, but drops one good prompt in eighty.
 """
 
@@ -65,12 +65,7 @@ class ContaminationFilter:
             texts: The user turns of the record.
         """
         words = ngram_hashes.hash_words(texts)
-        hashes = {
-            "ngram": np.concatenate(
-                [np.empty(0, np.uint64), *(ngram_hashes.hash_ngrams(part, NGRAM_SIZE) for part in words)]
-            ),
-            "record": ngram_hashes.hash_record(words),
-        }
+        hashes = {"ngram": _hash_ngrams(words), "record": ngram_hashes.hash_record(words)}
         return next((each.name for each in self.sets if _overlaps(each.hashes[NGRAM_SIZE], hashes[each.unit])), None)
 
 
@@ -83,10 +78,15 @@ def _overlaps(guarded: np.ndarray, hashes: np.ndarray) -> bool:
 
 
 def _hash_file(path: str) -> NgramHashes:
-    hashed = ngram_hashes.hash_records(StoragePath(path).name, _read_user_turns(path), (NGRAM_SIZE,))
-    if not len(hashed.hashes[NGRAM_SIZE]):
+    texts = (text for turns in _read_user_turns(path) for text in turns)
+    ngrams = _hash_ngrams(ngram_hashes.hash_words(texts))
+    if not len(ngrams):
         raise InputError(f"{path} has no evaluation prompt", "Correct prompts.decontaminate")
-    return hashed
+    return NgramHashes({"set": StoragePath(path).name, "unit": "ngram"}, {NGRAM_SIZE: np.unique(ngrams)})
+
+
+def _hash_ngrams(texts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0, np.uint64), *(ngram_hashes.hash_ngrams(words, NGRAM_SIZE) for words in texts)])
 
 
 def _read_user_turns(path: str) -> Iterator[list[str]]:
