@@ -115,7 +115,7 @@ class WatchedAcceptance:
         for trace in report.traces:
             estimates = self._budget.acceptance_model.expected([trace.context])
             self.expected += estimates.tokens[self.arms.index(trace.arm)]
-            self.brought += trace.num_tokens
+            self.brought += len(trace.min_nodes) + 1
         self._budget.observe(report)
 
 

@@ -116,7 +116,7 @@ def test_a_match_does_not_cross_two_outputs() -> None:
     pools = CopyPools(1000)
     pools.add("a", "r1", [1, 2])
     pools.add("a", "r2", [3, 4, 5, 6])
-    index = pools.get("a")
+    index = pools.indexes.get("a")
     assert index is not None
     assert index.find([1, 2, 3]) == (0, 0)
     assert index.find([1, 2, 3, 4, 5])[1] == 3
@@ -127,8 +127,8 @@ def test_pools_are_bounded() -> None:
     for number in range(50):
         pools.add("ab"[number % 2], f"r{number}", [1000 * number + step for step in range(9)])
         assert pools.num_tokens <= 100
-    index = pools.get("b")
+    index = pools.indexes.get("b")
     assert index is not None
     assert index.find([49_000, 49_001, 49_002])[1] == 3
     assert index.find([1_000, 1_001, 1_002]) == (0, 0), "the oldest are dropped"
-    assert pools.num_tokens == sum(len(index.tokens) for index in map(pools.get, "ab") if index is not None)
+    assert pools.num_tokens == sum(len(index.tokens) for index in pools.indexes.values())

@@ -10,7 +10,6 @@ first tokens differ from the text, and skips tokens that the text already has:
     draft                                 c2 c3 c4 ...
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,8 +53,16 @@ class CopyRows:
         self, tree: Tree, staging: Staging, future_map: FutureMap, req_slots_B: Tensor, lengths_B: Tensor
     ) -> Tree:
         """Returns the trees with the copies merged in. Arguments: as in ModelRunner."""
-        tokens_BX, log_probs_BX, counts, begins = self._arrays()
-        tokens_BX, log_probs_BX, counts_B, begins_B = staging.copy(tokens_BX, log_probs_BX, counts, begins)
+        shape = len(self.copies), MAX_COPY + self.num_unread
+        tokens_BX, log_probs_BX, counts_B2 = np.zeros(shape, np.int64), np.zeros(shape, np.float32), [[0, 0]] * shape[0]
+        for request, copy in enumerate(self.copies):
+            if copy is not None:
+                count = len(copy.tokens)
+                counts_B2[request] = [count, copy.begin]
+                tokens_BX[request, :count] = copy.tokens
+                log_probs_BX[request, :count] = np.log(copy.probabilities)
+        tokens_BX, log_probs_BX, counts_B2 = staging.copy(tokens_BX, log_probs_BX, np.array(counts_B2))
+        counts_B, begins_B = counts_B2.unbind(1)
         first_B1 = (lengths_B + 1 - begins_B)[:, None]
         columns_BK = first_B1 + torch.arange(MAX_COPY, device=first_B1.device)
         valid_BK = columns_BK < counts_B[:, None]
@@ -68,16 +75,3 @@ class CopyRows:
         return merge_chain(
             tree, tokens_BX.gather(1, columns_BK), log_probs_BX.gather(1, columns_BK) - known_B1, valid_BK
         )
-
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray, Sequence[int], Sequence[int]]:
-        """Returns tokens, log-probabilities, numbers of tokens and first columns, by request."""
-        shape = len(self.copies), MAX_COPY + self.num_unread
-        tokens_BX, log_probs_BX = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
-        counts, begins = [0] * shape[0], [0] * shape[0]
-        for request, copy in enumerate(self.copies):
-            if copy is not None:
-                count = counts[request] = len(copy.tokens)
-                begins[request] = copy.begin
-                tokens_BX[request, :count] = copy.tokens
-                log_probs_BX[request, :count] = np.log(copy.probabilities)
-        return tokens_BX, log_probs_BX, counts, begins

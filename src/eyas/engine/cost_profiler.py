@@ -126,7 +126,6 @@ def build_budget(
     engine: Engine,
     arms: tuple[Arm, ...],
     cache: Path | None,
-    seed: int = 0,
     drafter: int = 0,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> Budget:
@@ -138,7 +137,6 @@ def build_budget(
         engine: an idle engine. It has a head, or it copies earlier text.
         arms: the arms, ordered by `Arm.nodes`; the first is `off`, and without a head it is the only one.
         cache: directory of cached costs; None to measure always.
-        seed: seed of the budget's random explorations.
         drafter: index of the head that drafts.
         time_limit_s: the time limit of measuring the costs, in seconds; 0 for a rough measurement, which takes a second
             and is not cached.
@@ -167,8 +165,8 @@ def build_budget(
     row_s = max(many_s - few_s, 0.0) / max(rows - 1, 1)
     model = known or AcceptanceModel(arms, profiler.acceptance_prior)
     if engine.copies is None:
-        return Budget(arms, table, lambda count: few_s + row_s * count, seed, model)
-    return CopyBudget(arms, table, lambda count: few_s + row_s * count, measure((OFF, COPY)), seed, model)
+        return Budget(arms, table, lambda count: few_s + row_s * count, acceptance_model=model)
+    return CopyBudget(arms, table, lambda count: few_s + row_s * count, measure((OFF, COPY)), acceptance_model=model)
 
 
 def canary_costs(engine: Engine, arms: tuple[Arm, ...]) -> dict[str, float]:

@@ -46,11 +46,6 @@ class AcceptanceTrace:
     chain_accepted: int
     chain_offered: int
 
-    @property
-    def num_tokens(self) -> int:
-        """Accepted tokens, the bonus token included."""
-        return len(self.min_nodes) + 1
-
     def num_accepted_within(self, nodes: int, depth: int) -> int:
         """Returns the number of accepted nodes (no bonus token) that a tree of this size would have verified."""
         return min(bisect_right(self.min_nodes, nodes), depth)

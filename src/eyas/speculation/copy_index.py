@@ -96,33 +96,29 @@ class CopyPools:
     """The recent outputs of each tenant, of at most `max_tokens` tokens in all. Texts of other tenants are never read.
 
     When the limit is reached, the oldest outputs are dropped until half of it is free, and the indexes are built anew.
+
+    Attributes:
+        indexes: Tenant -> its outputs.
     """
 
     def __init__(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
         self.num_tokens = 0
         self._outputs: dict[str, tuple[str, list[int]]] = {}  # request id -> tenant, tokens; the oldest is the first
-        self._indexes: dict[str, CopyIndex] = {}
-
-    def get(self, tenant: str) -> CopyIndex | None:
-        """Returns the outputs of a tenant; None if there are none."""
-        return self._indexes.get(tenant)
+        self.indexes: dict[str, CopyIndex] = {}
 
     def add(self, tenant: str, request_id: str, tokens: Sequence[int]) -> None:
         """Stores the output of a request."""
         text = [*tokens[-self.max_tokens // 2 + 1 :], SEPARATOR]
         self._outputs[request_id] = tenant, text
-        self._indexes.setdefault(tenant, CopyIndex()).extend(text)
+        self.indexes.setdefault(tenant, CopyIndex()).extend(text)
         self.num_tokens += len(text)
         if self.num_tokens > self.max_tokens:
             while self.num_tokens > self.max_tokens // 2:
                 self.num_tokens -= len(self._outputs.pop(next(iter(self._outputs)))[1])
-            self._rebuild({tenant for tenant, _ in self._outputs.values()})
-
-    def _rebuild(self, tenants: Iterable[str]) -> None:
-        self._indexes = {tenant: CopyIndex() for tenant in tenants}
-        for tenant, text in self._outputs.values():
-            self._indexes[tenant].extend(text)
+            self.indexes = {tenant: CopyIndex() for tenant, _ in self._outputs.values()}
+            for owner, kept in self._outputs.values():
+                self.indexes[owner].extend(kept)
 
 
 class CopyModel:
@@ -223,7 +219,7 @@ class CopyFinder:
         index.extend(text[len(index.tokens) :])
         begin = len(text)
         best = self.model.propose(index, index.tokens, begin, False, num_unread)
-        if tenant and (pool := self.pools.get(tenant)) is not None:
+        if tenant and (pool := self.pools.indexes.get(tenant)) is not None:
             shared = self.model.propose(pool, index.tokens, begin, True, num_unread)
             if shared is not None and (best is None or shared.expected > best.expected):
                 return shared
