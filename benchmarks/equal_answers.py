@@ -59,7 +59,7 @@ class Comparison:
 
     def answer(self, loop: str, policy: Policy) -> Answers:
         """Returns the engine's answers by prompt id, from an empty prefix cache."""
-        self.engine.clear_prefix_cache()
+        self.engine.kv_cache.clear_prefix_cache()
         return {output.request.id: output.token_ids for output in self.run(loop, policy)}
 
     def compare(self, name: str, found: Answers, note: str = "") -> Row:

@@ -116,7 +116,7 @@ class SoakTraffic:
         """Adds requests until the engine is full, and cancels one at times. `may_wait` has no effect."""
         if time.perf_counter() > self.ends_s:
             return False
-        while engine.has_capacity:
+        while engine.num_free > 0:
             prompt = self._random.choice(self._comparison.prompts)
             greedy = self._random.random() < 0.5
             sampling = SamplingParams() if greedy else SamplingParams(self._random.uniform(0.3, 1.2), top_p=0.95)

@@ -157,7 +157,7 @@ class MixedTraffic:
         for _, name in [cancel for cancel in self._cancels if cancel[0] <= self._step]:
             self.counts["cancelled"] += engine.cancel(name) is not None
         self._cancels = [cancel for cancel in self._cancels if cancel[0] > self._step]
-        while self._num_left and engine.has_capacity:
+        while self._num_left and engine.num_free > 0:
             self._num_left -= 1
             request, drafter = self._request(f"q{self._num_left}"), self._pick.randrange(2)
             engine.add(request, drafter)

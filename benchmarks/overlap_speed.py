@@ -50,7 +50,7 @@ class LoopResult:
 
 def run_loop(engine: Engine, loop: str, prompts: list[Prompt], max_tokens: int = MAX_TOKENS) -> LoopResult:
     """Answers all prompts with one loop, as many at a time as the engine has slots, from an empty prefix cache."""
-    engine.clear_prefix_cache()
+    engine.kv_cache.clear_prefix_cache()
     engine.counters.reset()
     assert isinstance(engine.stream, TimedStream), "the device is timed"
     before_s = engine.stream.device_s

@@ -164,7 +164,7 @@ def ttft(pair: Pair, pairs: int) -> Iterator[Row]:
         def first_token_s(engine: Engine, temper: str = temper) -> float:
             times = []
             for prompt in some:
-                engine.clear_prefix_cache()
+                engine.kv_cache.clear_prefix_cache()
                 if temper == "warm":
                     list(plain_loop(engine, RequestList([Request("before", prompt.ids, 1)])))
                 (answer,) = plain_loop(engine, RequestList([Request(prompt.id, prompt.ids, 8)]))
@@ -221,7 +221,7 @@ def outside_forwards(engine: Engine, head: DraftHead, some: Sequence[Prompt], pa
         setattr(owner, name, timer.around(getattr(owner, name)))
     shares = []
     for _ in range(pairs):
-        engine.clear_prefix_cache()
+        engine.kv_cache.clear_prefix_cache()
         timer.seconds, began_s = 0.0, time.perf_counter()
         requests = [Request(prompt.id, prompt.ids, MAX_TOKENS, wants_text=True) for prompt in some]
         list(plain_loop(engine, RequestList(requests)))

@@ -66,7 +66,7 @@ class _QuestionSource:
         """
         if not engine.is_idle and engine.num_free < engine.max_running // IDLE_SHARE:
             return True
-        while engine.has_capacity and (question := self.peek()) and _num_positions(question) <= engine.max_context:
+        while engine.num_free > 0 and (question := self.peek()) and _num_positions(question) <= engine.max_context:
             self.pending, decoding = None, question.decoding
             sampling = SamplingParams(temperature=decoding.temperature, top_k=decoding.top_k, top_p=decoding.top_p)
             seed = derive_seed(self.seed, question.id)

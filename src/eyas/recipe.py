@@ -41,6 +41,7 @@ from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Responder
 from eyas.data.ledger.cards import render_data_section
 from eyas.data.licenses import acknowledgements
+from eyas.data.licenses.license_gate import LicenseGate
 from eyas.data.licenses.license_metadata import TargetClaim, read_target_claim
 from eyas.data.prompts_config import PromptsConfig
 from eyas.deploy.config import DeployConfig
@@ -228,7 +229,7 @@ class Run:
         match stage:
             case "prompts":
                 given = acknowledgements.read_acknowledgements(self.acknowledgements_file)
-                decision = prompts.load_gate(recipe.prompts).decide(self._read_target_claim(), given)
+                decision = LicenseGate.load(recipe.prompts.policy).decide(self._read_target_claim(), given)
                 prompts.run(recipe.prompts, out, progress, self.acknowledgements_file, decision.to_json())
             case "respond":
                 prompts_dir, scanner = self.directory("prompts"), self.build_answer_scanner()
@@ -290,7 +291,7 @@ class Run:
         claims = [self._read_target_claim(), *prompts.read_claims(self.recipe.prompts)]
         path, now = self.acknowledgements_file, datetime.datetime.now(datetime.UTC)
         given = acknowledgements.read_acknowledgements(path)
-        pending = prompts.load_gate(self.recipe.prompts).find_pending(claims, given)
+        pending = LicenseGate.load(self.recipe.prompts.policy).find_pending(claims, given)
         acknowledgements.append_acknowledgements(path, signer, pending, now)
         return [claim.name for claim in pending]
 

@@ -59,7 +59,7 @@ class Split(RequestList):
         self._left, self._heads = list(requests), heads
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        while self._left and engine.has_capacity:
+        while self._left and engine.num_free > 0:
             request = self._left.pop(0)
             engine.add(request, self._heads[request.id])
         return bool(self._left)

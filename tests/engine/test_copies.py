@@ -19,8 +19,10 @@ from tests.engine.small import (
     tokens,
 )
 from tests.model.families import family_target
+from torch import Tensor
 from worker_stream import WorkerStream
 
+from eyas.drafters.drafter import AcceptedTokens
 from eyas.engine.device_stream import InlineStream
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop, plain_loop
@@ -123,6 +125,49 @@ def test_the_head_reads_what_copies_have_added(llama: Spoken, loop: str) -> None
     assert {name.removesuffix("-again"): output.token_ids for name, output in again.items()} == llama.answers
     assert engine.counters.rounds_by_arm["copy"] > 5
     assert len(drafter.seen) > 5
+    engine.stream.close()
+
+
+class ReadingDrafter(ReplayDrafter):
+    """Asserts that no column of a text is left out. A text is read from its first column on, or again from before."""
+
+    read_to: dict[int, int]  # request slot -> the number of columns that were read
+
+    def read(self, req_slots: Sequence[int], draft_lags: Sequence[int]) -> None:
+        for slot, lag in zip(req_slots, draft_lags, strict=True):
+            length = int(self.future_map.lengths_R[slot])
+            assert 0 <= length - lag <= self.read_to.get(slot, 0)
+            self.read_to[slot] = length
+        super().read(req_slots, draft_lags)
+
+    def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, fresh: AcceptedTokens) -> None:
+        for slot, length, count in zip(req_slots_B.tolist(), lengths_B.tolist(), accepted_B.tolist(), strict=True):
+            assert self.read_to[slot] == length
+            self.read_to[slot] += count
+        super().extend(req_slots_B, lengths_B, accepted_B, fresh)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("slots", [1, 3])
+def test_the_head_leaves_out_nothing(llama: Spoken, loop: str, slots: int) -> None:
+    """Also where it is told to read while the length of a copy is not known yet. Each text has its own request slot."""
+    engine = build(llama, loop, slots, ("alone", "", "", "alone"))
+    drafter = put_drafter(engine, random_draft(llama.target, TREE), ReadingDrafter)
+    assert isinstance(drafter, ReadingDrafter)
+    drafter.texts, drafter.read_to = llama.texts, {}
+    assert engine.copies is not None
+    start = engine.runner.future_map.start_sequence
+
+    def started(req_slot: int, ids: Tensor, length: int) -> None:
+        drafter.read_to[req_slot] = length
+        start(req_slot, ids, length)
+
+    engine.runner.future_map.start_sequence = started
+    for request in llama.requests:
+        engine.copies.store("a", request.id, llama.answers[request.id])
+    requests = [replace(request, tenant="a") for request in llama.requests]
+    assert tokens(run(engine, requests, loop)) == llama.answers
+    assert engine.counters.copied_tokens > 20
     engine.stream.close()
 
 

@@ -73,6 +73,16 @@ def test_other_rounds_teach_the_head_nothing_about_copies() -> None:
     assert one.acceptance_model.expected((100,)).tokens == fresh.acceptance_model.expected((100,)).tokens
 
 
+def test_rounds_of_copies_do_not_make_prompts_look_dear() -> None:
+    """A head is as good after thousands of rounds of copies as before, although it reads prompts between them."""
+    one = CopyBudget(ARMS, table("off", "chain1", "chain2"), lambda lag: lag * 0.01, table("off", "copy"))
+    for number in range(2000):
+        load = BatchLoad((100,), (0,), new_prompt_tokens=300 * (number % 20 == 0), copies=(12.0,))
+        decision = one.decide(load)
+        one.observe(RoundReport(decision, SECONDS[decision.arm.name], 12, ()))
+    assert decided(one, (0.0,)) == ("chain2", "")
+
+
 @pytest.mark.parametrize("with_head", [True, False])
 def test_an_engine_measures_copies_and_gives_the_same_words(llama: Spoken, with_head: bool) -> None:
     drafters = [random_draft(llama.target, TreeShape(4, 3, 12))] if with_head else []

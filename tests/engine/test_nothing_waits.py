@@ -161,7 +161,7 @@ def run(engine: Engine, requests: Sequence[Request], cancels: int = 0, seed: int
     """Adds the requests one after the other while others run, and cancels some of those that run."""
     pick, left, outputs = random.Random(seed), list(requests), {}
     while left or not engine.is_idle:
-        while left and engine.has_capacity:
+        while left and engine.num_free > 0:
             request = left.pop(0)
             outputs[request.id] = engine.add(request, pick.randrange(max(len(engine.policies), 1)))
         if cancels and pick.random() < 0.1 and engine.scheduler.running:

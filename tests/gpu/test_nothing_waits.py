@@ -72,7 +72,7 @@ def test_no_step_waits(path: Path, recorded: bool) -> None:
         found.append({out.request.id: out.token_ids for out in overlap_loop(engine, RequestList(requests))})
         torch.cuda.synchronize()
         check_idle(engine)
-        engine.clear_prefix_cache()
+        engine.kv_cache.clear_prefix_cache()
     assert len(found[0]) == 18
     assert found[0] == found[1]
     assert engine.counters.device_syncs == 0

@@ -12,6 +12,7 @@ import openai
 import pytest
 from tests.server.server import MODEL, error_of, serving, start_engine, wait_until
 
+from eyas.base.provenance import digest_bytes
 from eyas.server.request_parser import RequestParser
 
 LONG = {"model": MODEL, "prompt": "hi", "max_tokens": 500, "ignore_eos": True}
@@ -249,8 +250,12 @@ def test_the_owner_of_a_request_is_its_key_and_user(shallow_target, monkeypatch,
             body = {"model": MODEL, "prompt": "roses", "max_tokens": 1, "user": user, "store": store}
             headers = {b"Authorization": f"Bearer {key}".encode()}
             assert server.client().post("/v1/completions", json=body, headers=headers).status_code == 200
+            if store is False:
+                spoken = {"model": MODEL, "input": "roses", "max_output_tokens": 16, "user": user, "store": store}
+                assert server.client().post("/v1/responses", json=spoken, headers=headers).status_code == 200
     async_engine.drain(1)
-    assert found == owners
+    tenants = {"": digest_bytes(b""), "a": digest_bytes(b"a")}
+    assert found == [owner and f"{owner[:2]}{tenants[owner[2:]]}" for owner in (*owners, "")]
 
 
 @pytest.mark.parametrize(

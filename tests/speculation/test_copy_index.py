@@ -12,6 +12,7 @@ from eyas.speculation.copy_index import (
     MAX_MATCH,
     MAX_PLACES,
     MIN_PROBABILITY,
+    OUTPUT_TOKENS,
     PRIORS,
     SEPARATOR,
     CopyFinder,
@@ -62,14 +63,22 @@ def test_a_copy_continues_the_match_and_ends_with_the_text() -> None:
 def test_a_copy_ends_where_it_becomes_unlikely() -> None:
     model, index = CopyModel(), CopyIndex()
     index.extend([*range(200), *range(60)])
-    copy = model.propose(index, index.tokens, 260, False, 4)
+    copy = model.propose(index, index.tokens, False, 4)
     assert copy is not None
     assert copy.match == MAX_MATCH
     assert len(copy.tokens) == MAX_COPY + 4
     assert copy.expected == pytest.approx(sum(PRIORS[-1] ** k for k in range(1, MAX_COPY + 1)))
     for _ in range(112):  # the estimates are used after every 16 observations
         model.observe(copy, 0, 0, was_refused=True)
-    assert model.propose(index, index.tokens, 260, False, 4) is None, MIN_PROBABILITY
+    copy = model.propose(index, index.tokens, False, 4)
+    assert copy is not None
+    assert len(copy.tokens) == 1, "one token is proposed and graded for ever, or no later round could show more"
+    assert copy.expected < MIN_PROBABILITY
+    for _ in range(1600):
+        model.observe(copy, 0, 1, was_refused=False)
+    copy = model.propose(index, index.tokens, False, 4)
+    assert copy is not None
+    assert len(copy.tokens) > 10
 
 
 def test_it_learns_how_often_copies_are_right() -> None:
@@ -77,7 +86,7 @@ def test_it_learns_how_often_copies_are_right() -> None:
     pick, model = random.Random(0), CopyModel()
     index = CopyIndex()
     index.extend([*range(50), *range(3)])
-    copy = model.propose(index, index.tokens, 53, False, 0)
+    copy = model.propose(index, index.tokens, False, 0)
     assert copy is not None
     assert copy.match == 3
     for _ in range(3000):
@@ -109,7 +118,7 @@ def test_tenants_never_share() -> None:
         assert (copy is not None) is found
         assert copy is None or (copy.tokens[0] == 6 and copy.is_shared)
     finder.store("", "r2", list(range(20)))
-    assert finder.pools.num_tokens == 21
+    assert finder.pools.num_tokens == 21 + OUTPUT_TOKENS
 
 
 def test_a_match_does_not_cross_two_outputs() -> None:
@@ -131,4 +140,5 @@ def test_pools_are_bounded() -> None:
     assert index is not None
     assert index.find([49_000, 49_001, 49_002])[1] == 3
     assert index.find([1_000, 1_001, 1_002]) == (0, 0), "the oldest are dropped"
-    assert pools.num_tokens == sum(len(index.tokens) for index in pools.indexes.values())
+    texts = [index.tokens for index in pools.indexes.values()]
+    assert pools.num_tokens == sum(len(text) + OUTPUT_TOKENS * text.count(SEPARATOR) for text in texts)

@@ -61,7 +61,7 @@ class _TimedSource:
         return time.perf_counter() - self.start_s
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
-        while len(self.added_s) < len(self._prompts) and engine.has_capacity:
+        while len(self.added_s) < len(self._prompts) and engine.num_free > 0:
             number = len(self.added_s)
             early_s = self.sent_s[number] - self.now_s
             if early_s > 0 and not may_wait:
@@ -78,7 +78,7 @@ def run_open_loop(engine: Engine, prompts: Sequence[Prompt], sent_s: Sequence[fl
 
     Each prompt without a time is sent when an answer finishes.
     """
-    engine.clear_prefix_cache()
+    engine.kv_cache.clear_prefix_cache()
     source = _TimedSource(prompts, sent_s, max_tokens)
     answers = []
     for answer in plain_loop(engine, source):

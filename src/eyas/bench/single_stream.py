@@ -108,7 +108,7 @@ def measure_tasks(
 
 def generate_one(engine: Engine, prompt: Prompt, max_tokens: int) -> RequestOutput:
     """Returns the greedy answer to a prompt. Clears the prefix cache first; no other request runs."""
-    engine.clear_prefix_cache()
+    engine.kv_cache.clear_prefix_cache()
     (answer,) = plain_loop(engine, RequestList([Request(prompt.id, prompt.ids, max_tokens)]))
     return answer
 

@@ -47,6 +47,8 @@ def run_verb(parsed: argparse.Namespace) -> int:
     require_range("--drain-s", parsed.drain_s, 0)
     require_range("--threads", parsed.threads, 1)
     sample_options, canary = _sample_options(parsed), _canary_options(parsed)
+    if parsed.copies in ("request", "key") and (parsed.speculation != "auto" or canary is not None):
+        raise UsageError("--copies needs --speculation auto and no --canary-head", "Remove one of the options")
     key, metrics_port = parsed.metrics_key, parsed.metrics_port
     if metrics_port is not None:  # it is used only after the models are loaded
         if metrics_port in (0, port):

@@ -74,7 +74,7 @@ def open_prompts(
     Raises:
         InputError: A source is missing, empty or damaged, or the license gate rejects it.
     """
-    gate = load_gate(config)
+    gate = LicenseGate.load(config.policy)
     acknowledged = [] if acknowledgements is None else read_acknowledgements(acknowledgements)
     sources, decisions = [], []
     for index, source_config in enumerate(config.all_sources()):
@@ -113,11 +113,6 @@ def _require_unique_names(sources: list[Source]) -> None:
             fix = "Give each table of prompts.sources its own name, or name both files by one pattern"
             raise InputError(f"Two sources have the name {min(seen & names)}, which their records' ids begin with", fix)
         seen |= names
-
-
-def load_gate(config: PromptsConfig) -> LicenseGate:
-    """Returns the license gate with the recipe's policy."""
-    return LicenseGate.load(None if config.policy is None else Path(config.policy))
 
 
 def read_claims(config: PromptsConfig) -> list[SourceClaim]:

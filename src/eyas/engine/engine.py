@@ -116,11 +116,6 @@ class Engine:
         """The number of further requests that fit before `max_running` requests run or wait."""
         return self.max_running - len(self.scheduler.running) - len(self.scheduler.waiting)
 
-    @property
-    def has_capacity(self) -> bool:
-        """True if fewer than `max_running` requests are running or waiting."""
-        return self.num_free > 0
-
     def max_new_tokens(self, request: Request) -> int:
         """Returns the maximum number of output tokens of the request. Raises InputError if the request is not valid."""
         return max_new_tokens(request, self.max_context, self.target.info.vocab_size)
@@ -215,10 +210,6 @@ class Engine:
                 on_tokens(new.request.state.output, new.count)
         self.counters.host_s += time.perf_counter() - began_s
         return [request.state.output for request in finished]
-
-    def clear_prefix_cache(self) -> None:
-        """Evicts all prefixes that no running request uses. For measurements without cached prompts."""
-        self.kv_cache.clear_prefix_cache()
 
     def _admit(self) -> None:
         """Admits waiting requests, and queues the initialization of their sampler state for the next work."""

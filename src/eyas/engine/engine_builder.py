@@ -32,7 +32,7 @@ from eyas.tree.sampling import SamplingBatch, SamplingParams, choose_tokens, pos
 MAX_CONTEXT = 8192  # tokens, for a target that could hold more
 # Of a CPU's memory, the share of KV memory at most; of a GPU's, the share of weights, KV memory and forwards together.
 CPU_SHARE, CUDA_SHARE = 0.25, 0.9
-POOL_TOKENS = 100_000  # of the outputs of all tenants; about 10 MB
+POOL_TOKENS = 100_000  # of the outputs of all tenants; 10 to 20 MB
 
 
 @dataclass(frozen=True)

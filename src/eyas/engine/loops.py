@@ -37,7 +37,7 @@ class RequestList:
 
     def admit(self, engine: Engine, may_wait: bool) -> bool:
         """Adds requests until the engine is full. Returns False once all are added. `may_wait` has no effect."""
-        while engine.has_capacity:
+        while engine.num_free > 0:
             request = next(self._requests, None)
             if request is None:
                 return False

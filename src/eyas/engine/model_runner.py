@@ -289,7 +289,7 @@ class ModelRunner:
         logprobs = _logprobs_on_host(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
         broken = frozenset(self.sampler.broken_req_slots)
         parts = (tree.tokens_BM, tree.parents_BM, tree.valid_BM, accepted.nodes_BS)
-        trees = VerifiedTrees(*map(to_host, parts)) if batch.wants_trees and any(batch.drafts) else None
+        trees = VerifiedTrees(*map(to_host, parts)) if batch.wants_trees and batch.shape is not None else None
         return RoundOutput(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, logprobs, broken, trees)
 
     def _trace_BC(self, batch: RoundBatch, rows: SamplerBatch, tree: Tree, accepted: AcceptedPath) -> Tensor:

@@ -89,6 +89,7 @@ class OutputProcessor:
             length, was_refused, trace_row = row[num_slots], row[num_slots + 1], row[num_slots + 2 :]
             drafted, copies = bool(work.batch.drafts) and work.batch.drafts[b], work.batch.copies
             missing = work.growths[b] - length
+            request.num_unread_rounds -= 1
             request.num_committed += length
             request.max_committed -= missing
             if not drafted and request.num_draft_reads == work.draft_reads[b]:
@@ -100,7 +101,7 @@ class OutputProcessor:
             if drafted and copies is None:
                 trace = trace_from_row(arm, work.contexts[b], length, trace_row)
                 traces.append(trace)
-            proposed = (arm.nodes - 1) * drafted + (0 if copies is None else copies.num_rows_of(b))
+            proposed = max((arm.nodes - 1) * drafted, 0 if copies is None else copies.num_rows_of(b))
             output.accepted.append(length)
             output.offered.append(length - 1 + was_refused)
             output.proposed.append(proposed)

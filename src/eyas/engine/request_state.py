@@ -54,6 +54,7 @@ class RunningRequest:
         draft_lag_tokens: The number of committed columns at the end that the drafter has not read; an upper bound
             while a round with copies is not read.
         num_draft_reads: The number of times that the drafter was told to read them all.
+        num_unread_rounds: The number of launched rounds whose results were not read.
         is_removed: True after the request has ended; results of work in flight are then ignored.
     """
 
@@ -71,3 +72,9 @@ class RunningRequest:
     is_prefilled: bool = False
     is_removed: bool = False
     num_draft_reads: int = 0
+    num_unread_rounds: int = 0
+
+    @property
+    def has_known_lag(self) -> bool:
+        """False if `draft_lag_tokens` may be more than the text has: each unread round gave at least one column."""
+        return self.draft_lag_tokens <= self.num_committed + self.num_unread_rounds

@@ -156,7 +156,7 @@ class Scheduler:
             return None
         speculates = [request.speculates for request in members]
         contexts = tuple([request.num_committed for request in members])
-        lags = tuple([min(request.draft_lag_tokens, request.num_committed) for request in members])
+        lags = tuple([request.draft_lag_tokens for request in members])
         new = [one for one in compress(members, lags) if one.speculates and one.max_committed == one.prefill_end]
         num_unread = max([request.max_committed + 1 - len(request.state.token_ids) for request in members])
         copies = self._find_copies(members, kind, num_unread)
@@ -170,7 +170,9 @@ class Scheduler:
         decision = self._policy_for(kind, load).decide(load)
         decided = iter(decision.drafts)
         drafts = tuple([one and next(decided) for one in speculates]) if load.plain_contexts else decision.drafts
-        shape, used = decision.arm.shape, None
+        # After a round of copies whose length is not known yet, the bound of the lag may exceed the text.
+        drafts = tuple([one and request.has_known_lag for one, request in zip(drafts, members, strict=True)])
+        shape, used = decision.arm.shape if any(drafts) or decision.copies else None, None
         nodes = 0 if shape is None else len(drafts) + sum(drafts) * (shape.nodes - 1)
         if decision.copies:
             used = CopyRows(copies, num_unread, decision.copies == "alone")
@@ -215,6 +217,7 @@ class Scheduler:
             growths = [max(growth, more) for growth, more in zip(growths, copied, strict=True)]
         for request, growth, drafting in zip(members, growths, batch.drafts or (False,) * len(members), strict=True):
             request.max_missing -= 1
+            request.num_unread_rounds += 1
             request.max_committed += growth
             if not drafting:
                 request.draft_lag_tokens += growth

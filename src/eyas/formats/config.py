@@ -266,9 +266,9 @@ class _ConfigParser:
             self.add_misfit("eyas", own, f"an object with the keys {', '.join(EYAS_KEYS)}")
             own = {}
         for key, value in own.items():
-            kind = int if key == "trained_context" else str
-            if value is not None and not isinstance(value, kind):
-                self.add_misfit(f"eyas.{key}", value, "a string" if kind is str else "a whole number")
+            is_count = key == "trained_context"
+            if value is not None and not (type(value) is int and value > 0 if is_count else isinstance(value, str)):
+                self.add_misfit(f"eyas.{key}", value, "a whole number above 0" if is_count else "a string")
         verifier = self.raw.get("speculators_config")
         verifier = verifier.get("verifier") if isinstance(verifier, dict) else None
         if isinstance(verifier, dict) and isinstance(verifier.get("name_or_path"), str):

@@ -187,7 +187,7 @@ class ResponsesRequest(requests.IgnoredParameters):
     def to_chat(self) -> requests.ChatRequest:
         """Returns the chat request with the same meaning."""
         has_logprobs = LOGPROBS in (self.include or ())
-        shared = ("model", "temperature", "top_p", "parallel_tool_calls", "stream", "user", "metadata")
+        shared = ("model", "temperature", "top_p", "parallel_tool_calls", "stream", "user", "metadata", "store")
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         parameters = {name: getattr(self, name) for name in shared} | {
             "messages": [*system, *_to_messages(self.input)],

@@ -18,6 +18,7 @@ from fastapi.responses import Response
 from prometheus_client.core import Metric
 
 from eyas import __version__
+from eyas.base.provenance import digest_bytes
 from eyas.engine.async_engine import AsyncEngine
 from eyas.engine.request import RequestOutput
 from eyas.server import openai_responses as responses
@@ -293,7 +294,7 @@ class Api:
             echoed = await self._on_parser_thread(self.parser.echoed_texts, body)
             builder = CompletionResponseBuilder(self.model, bool(body.return_token_ids), echoed)
         key = "" if body.store is False else request.scope[TENANT_KEY]
-        tenant = key and f"{key}/{body.user or ''}"
+        tenant = key and f"{key}/{digest_bytes((body.user or '').encode())}"
         requests = await self._on_parser_thread(self.parser.parse, body, builder.call_id, tenant)
         observe = self.metrics.requests.observe_tokens
         generation = Generation(self.async_engine, requests, body.n or 1, observe)

@@ -20,6 +20,7 @@ MAX_PLACES = 4  # earlier places with the same last tokens that are compared, th
 MAX_MATCH = 32  # tokens
 MAX_COPY = 16  # tokens of one round
 MIN_PROBABILITY = 0.2  # of all tokens of a copy together; a copy ends before it falls below
+OUTPUT_TOKENS = 16  # the memory of an output beside its tokens, in tokens
 SEPARATOR = -1  # no token: between the texts of a pool
 MATCH_BOUNDS = (3, 4, 6, 8, 12, 16, 24, 32)  # tokens: the borders of the buckets of match lengths
 PRIORS = (0.3, 0.4, 0.55, 0.65, 0.75, 0.8, 0.85, 0.9, 0.95)
@@ -53,7 +54,7 @@ class Copy:
 
 
 class CopyIndex:
-    """A text, and the places of all its runs of GRAM tokens. Bytes grow with the text, about 100 for each token."""
+    """A text, and the places of all its runs of GRAM tokens. A token takes 100 to 160 bytes."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -86,8 +87,6 @@ class CopyIndex:
                 length += 1
             if length > best[1] and length >= GRAM:
                 best = place + 1, length
-                if length == MAX_MATCH:
-                    break
             place = self._before[place]
         return best
 
@@ -109,13 +108,13 @@ class CopyPools:
 
     def add(self, tenant: str, request_id: str, tokens: Sequence[int]) -> None:
         """Stores the output of a request."""
-        text = [*tokens[-self.max_tokens // 2 + 1 :], SEPARATOR]
+        text = [*tokens[-(self.max_tokens // 2 - OUTPUT_TOKENS) :], SEPARATOR]
         self._outputs[request_id] = tenant, text
         self.indexes.setdefault(tenant, CopyIndex()).extend(text)
-        self.num_tokens += len(text)
+        self.num_tokens += len(text) + OUTPUT_TOKENS
         if self.num_tokens > self.max_tokens:
             while self.num_tokens > self.max_tokens // 2:
-                self.num_tokens -= len(self._outputs.pop(next(iter(self._outputs)))[1])
+                self.num_tokens -= len(self._outputs.pop(next(iter(self._outputs)))[1]) + OUTPUT_TOKENS
             self.indexes = {tenant: CopyIndex() for tenant, _ in self._outputs.values()}
             for owner, kept in self._outputs.values():
                 self.indexes[owner].extend(kept)
@@ -137,25 +136,25 @@ class CopyModel:
     def curve(self, match: int, is_shared: bool) -> list[float]:
         """Returns, for each token after a match, the probability that the target accepts it and all before it.
 
-        The list ends before it falls below MIN_PROBABILITY. It is computed again after CURVE_ROUNDS observations.
+        The list ends before it falls below MIN_PROBABILITY, but it always has one token, so that its estimate goes on.
+        It is computed again after CURVE_ROUNDS observations.
         """
         found = self._curves.get((is_shared, match))
         if found is None:
             shares = [hit / trial for hit, trial in zip(self._hits[is_shared], self._trials[is_shared], strict=True)]
             found, probability = [], shares[bisect_right(MATCH_BOUNDS, match)]
-            while probability >= MIN_PROBABILITY and len(found) < MAX_CURVE:
+            while (probability >= MIN_PROBABILITY or not found) and len(found) < MAX_CURVE:
                 found.append(probability)
                 probability *= shares[bisect_right(MATCH_BOUNDS, match + len(found))]
             self._curves[is_shared, match] = found
         return found
 
-    def propose(self, index: CopyIndex, text: Sequence[int], begin: int, is_shared: bool, num_more: int) -> Copy | None:
+    def propose(self, index: CopyIndex, text: Sequence[int], is_shared: bool, num_more: int) -> Copy | None:
         """Returns the copy that the index offers after a text; None without a match that is worth a row.
 
         Args:
             index: The text to copy from.
-            text: The text to continue; it has `begin` tokens.
-            begin: The column of the first copied token.
+            text: The text to continue.
             is_shared: True if the index holds other texts of the tenant.
             num_more: The number of tokens beyond MAX_COPY to return at most; launched rounds may already give them.
         """
@@ -168,14 +167,8 @@ class CopyModel:
             tokens = tokens[: tokens.index(SEPARATOR)]
         if not tokens:
             return None
-        return Copy(
-            begin,
-            tuple(tokens),
-            match,
-            is_shared,
-            tuple(curve[: len(tokens)]),
-            sum(curve[: min(len(tokens), MAX_COPY)]),
-        )
+        expected = sum(curve[: min(len(tokens), MAX_COPY)])
+        return Copy(len(text), tuple(tokens), match, is_shared, tuple(curve[: len(tokens)]), expected)
 
     def observe(self, copy: Copy, first: int, num_accepted: int, was_refused: bool) -> None:
         """Learns from a round, whether it used the copy or not.
@@ -217,13 +210,10 @@ class CopyFinder:
             num_unread: The number of tokens that launched rounds may have added to the text, at most.
         """
         index.extend(text[len(index.tokens) :])
-        begin = len(text)
-        best = self.model.propose(index, index.tokens, begin, False, num_unread)
+        found = [self.model.propose(index, index.tokens, False, num_unread)]
         if tenant and (pool := self.pools.indexes.get(tenant)) is not None:
-            shared = self.model.propose(pool, index.tokens, begin, True, num_unread)
-            if shared is not None and (best is None or shared.expected > best.expected):
-                return shared
-        return best
+            found.append(self.model.propose(pool, index.tokens, True, num_unread))
+        return max((copy for copy in found if copy is not None), key=lambda copy: copy.expected, default=None)
 
     def grade(self, copy: Copy, text: Sequence[int], run: Sequence[int]) -> int:
         """Learns from a round, and returns the number of its first tokens that the copy has too.

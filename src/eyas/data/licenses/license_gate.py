@@ -100,9 +100,9 @@ class LicenseGate:
     policy: LicensePolicy
 
     @staticmethod
-    def load(path: Path | None = None) -> "LicenseGate":
+    def load(path: str | Path | None = None) -> "LicenseGate":
         """Loads the shipped policy and the user's file, which overrides it. Raises InputError or UsageError."""
-        return LicenseGate(LicensePolicy.load(path))
+        return LicenseGate(LicensePolicy.load(None if path is None else Path(path)))
 
     def decide(
         self, claim: SourceClaim | TargetClaim, acknowledgements: Sequence[Acknowledgement] = ()
