@@ -10,6 +10,7 @@ arguments. So it needs no global state, and two forwards may run at the same tim
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,8 +25,18 @@ ATTENTION_NAME = "eyas"
 IGNORED_KWARGS = frozenset({"dropout", "position_ids", "use_cache", "is_causal", "capture"})
 SUPPORTED_KWARGS = frozenset({"scaling", "sliding_window", "softcap", "s_aux"})
 
-LayerInputs = dict[HFIndex, Tensor]
-"""The input of each captured layer in one forward, by its id. The hooks of `hook_layers` fill it."""
+
+@dataclass
+class LayerCapture:
+    """The inputs of the captured layers in one forward. The hooks of `hook_layers` fill it.
+
+    It is no dict: torch.export would take the tensors of a dict for inputs of the layer.
+
+    Attributes:
+        inputs_BTD: The input of each captured layer by its id.
+    """
+
+    inputs_BTD: dict[HFIndex, Tensor] = field(default_factory=dict)
 
 
 def register_attention() -> None:
@@ -48,13 +59,13 @@ def _capture_hook(i: HFIndex) -> Callable[[nn.Module, tuple[Any, ...], dict[str,
     def write(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         capture = kwargs.get("capture")
         if capture is not None:
-            capture[i] = args[0] if args else kwargs["hidden_states"]
+            capture.inputs_BTD[i] = args[0] if args else kwargs["hidden_states"]
 
     return write
 
 
 def run_decoder(
-    decoder: nn.Module, ids_BT: Tensor, positions_BT: Tensor, attend: AttentionFn, capture: LayerInputs | None = None
+    decoder: nn.Module, ids_BT: Tensor, positions_BT: Tensor, attend: AttentionFn, capture: LayerCapture | None = None
 ) -> Tensor:
     """Runs the decoder and returns hidden_BTD after the final norm.
 

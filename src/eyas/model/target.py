@@ -18,7 +18,7 @@ from eyas.model import submodules, target_dir
 from eyas.model.attention import AttentionFn, CompiledForward, PackedAttention
 from eyas.model.attention_probe import check_attention_config, probe_attention
 from eyas.model.devices import AUTO, check_device, own_memory
-from eyas.model.hook import ATTENTION_NAME, LayerInputs, hook_layers, register_attention, run_decoder
+from eyas.model.hook import ATTENTION_NAME, LayerCapture, hook_layers, register_attention, run_decoder
 from eyas.model.layer_ids import HFIndex, check_aux_layers, choose_aux_layers
 from eyas.model.target_info import TargetInfo, attention_shape_of, read_target_info
 
@@ -109,12 +109,12 @@ class Target(target_dir.TargetDir):
 
     def run_layers(self, ids_BT: Tensor, positions_BT: Tensor, attend: AttentionFn, want_aux: bool) -> TargetOutput:
         """Runs the decoder layer by layer, without `compiled_forward`. The arguments are those of `forward`."""
-        capture: LayerInputs | None = {} if want_aux else None
+        capture = LayerCapture() if want_aux else None
         hidden_BTD = run_decoder(self.decoder, ids_BT, positions_BT, attend, capture)
         if capture is None:
             return TargetOutput(hidden_BTD, None)
         last = self.info.num_layers
-        taken = [hidden_BTD if i == last else capture[i] for i in self.aux_layer_ids]
+        taken = [hidden_BTD if i == last else capture.inputs_BTD[i] for i in self.aux_layer_ids]
         return TargetOutput(hidden_BTD, torch.cat([layer_BTD.to(hidden_BTD.device) for layer_BTD in taken], -1))
 
     def logits(self, hidden: Tensor) -> Tensor:
