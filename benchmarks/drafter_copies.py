@@ -14,7 +14,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -22,12 +22,11 @@ from prove_engine import outside_forwards
 from result_rows import Row
 from torch import Tensor
 
-from eyas.bench.engine_load import build_fixed_arm_engine
+from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
 from eyas.bench.engine_request_loops import run_closed_loop
 from eyas.bench.workload import ChatPrompt, Prompt, tokenize_prompts
 from eyas.chat.conversation import Message
 from eyas.drafters.head_spec import HeadSpec
-from eyas.engine.cost_profiler import build_budget
 from eyas.engine.engine import Engine
 from eyas.engine.request import Request
 from eyas.engine.sampler import SamplerBatch
@@ -130,12 +129,10 @@ def forced_prompts(place: Path, target: Target, name: str) -> tuple[list[Prompt]
     return prompts, Forced(answers)
 
 
-def build(target: Target, draft: HeadSpec, streams: int, context: int, copies: bool) -> Engine:
-    """Returns an engine with a fresh budget."""
-    arms = default_arms(draft.head.config.max_depth)
-    engine = Engine(target, [replace(draft, arms=arms)], streams, context, copies=CopyFinder(0) if copies else None)
-    engine.policies[0] = build_budget(engine, arms, None)
-    return engine
+def build_both(target: Target, draft: HeadSpec, streams: int, context: int) -> dict[str, Engine]:
+    """Returns an engine without copies and one with them, with fresh budgets."""
+    finders = {HEAD: None, COPIES: CopyFinder(0)}
+    return {name: build_auto_engine(target, draft, streams, context, finder) for name, finder in finders.items()}
 
 
 def measure_copies(
@@ -149,14 +146,14 @@ def measure_copies(
             assert place is not None, "there is no set without a directory"
             prompts, forced = forced_prompts(place, target, name)
             context = max(len(prompt.ids) for prompt in prompts) + FORCED_TOKENS
-            both = {arm: forced.on(build(target, draft, streams, context, arm == COPIES)) for arm in (HEAD, COPIES)}
+            both = {name: forced.on(one) for name, one in build_both(target, draft, streams, context).items()}
             yield compare(both, prompts, 5, f"{where}, {name}, forced, {at(streams)}", LEAST[name])
             if streams > 1:
                 share = outside_forwards(both[COPIES], draft.head, prompts, HOST_PAIRS)
                 told = f"{where}, {name}, forced, {at(streams)}, head and copies: share of time outside forwards"
                 yield Row(told, round(share, 4), "at most 0.1", share <= 0.1)
         context = max(len(prompt.ids) for prompt in own) + FORCED_TOKENS
-        both = {arm: build(target, draft, streams, context, arm == COPIES) for arm in (HEAD, COPIES)}
+        both = build_both(target, draft, streams, context)
         yield compare(both, own, blocks, f"{where}, own answers, {at(streams)}", 0.99)
 
 

@@ -146,7 +146,7 @@ def test_step_k_of_training_is_step_k_of_serving(
 
 
 def windowed_logits(head: Head, target: Target, row: Row, length: int) -> list[Tensor]:
-    """logits_V of each level that continues the text as it is, from one dense pass over all rows and drafts."""
+    """Returns logits_V of each level that continues the text, from one dense pass over all rows and drafts."""
     attend, positions_1T = DenseAttention(), torch.arange(length)[None]
     embeds_1TD = target.embed(row.ids_T[None, 1 : length + 1])
     hidden_1TD, logits_1TV = head.step_with_logits(

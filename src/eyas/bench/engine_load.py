@@ -1,7 +1,7 @@
 """Measures an engine in this process under load. `eyas bench RECIPE` calls it.
 
-Arms: the baseline without speculation, speculation as in `eyas serve`, and the arms of `bench.arms`. The metrics are
-the same as for a server over HTTP, but without the time of HTTP.
+Arms: the baseline without speculation, speculation as in `eyas serve --copies off`, and the arms of `bench.arms`. The
+metrics are the same as for a server over HTTP, but without the time of HTTP.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +38,8 @@ def measure_load(
 ) -> LoadResults:
     """Measures every load of the configuration in all arms.
 
-    In the speculative arm, the budget chooses a tree, a chain or no drafting in every round, as in `eyas serve`. Each
-    block of requests runs in all arms, one arm after the other, in rotated order.
+    In the speculative arm, the budget chooses a tree, a chain or no drafting in every round, as in `eyas serve --copies
+    off`. Each block of requests runs in all arms, one arm after the other, in rotated order.
 
     Raises:
         StageError: Every answer of the baseline has only one token, so there is no TPOT.
@@ -128,10 +128,20 @@ def build_copy_engine(target: Target, slots: int, context: int) -> Engine:
     return engine
 
 
-def build_auto_engine(target: Target, draft: HeadSpec, slots: int, context: int) -> Engine:
-    """Returns an engine whose budget chooses the arm of each round. Measures the costs of rounds before it returns."""
+def build_auto_engine(
+    target: Target, draft: HeadSpec, slots: int, context: int, copies: CopyFinder | None = None
+) -> Engine:
+    """Returns an engine whose budget chooses the arm of each round. Measures the costs of rounds before it returns.
+
+    Args:
+        target: The target.
+        draft: The head.
+        slots: The number of requests that run at once.
+        context: The maximum number of tokens of a request.
+        copies: Finds copies of earlier text; None to draft with the head only.
+    """
     arms = default_arms(draft.head.config.max_depth)
-    engine = Engine(target, [replace(draft, arms=arms)], slots, context)
+    engine = Engine(target, [replace(draft, arms=arms)], slots, context, copies=copies)
     engine.policies[0] = build_budget(engine, arms, None)
     return engine
 

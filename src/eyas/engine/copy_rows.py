@@ -52,7 +52,15 @@ class CopyRows:
     def merge_into(
         self, tree: Tree, staging: Staging, future_map: FutureMap, req_slots_B: Tensor, lengths_B: Tensor
     ) -> Tree:
-        """Returns the trees with the copies merged in. Arguments: as in ModelRunner."""
+        """Returns the trees with the copies merged in.
+
+        Args:
+            tree: the trees that a head has drafted, or roots only.
+            staging: copies to the device.
+            future_map: the texts of the requests on the device.
+            req_slots_B: the request slots.
+            lengths_B: the numbers of committed tokens.
+        """
         shape = len(self.copies), MAX_COPY + self.num_unread
         tokens_BX, log_probs_BX, counts_B2 = np.zeros(shape, np.int64), np.zeros(shape, np.float32), [[0, 0]] * shape[0]
         for request, copy in enumerate(self.copies):

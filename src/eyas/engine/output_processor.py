@@ -117,8 +117,7 @@ class OutputProcessor:
     def _grade_copies(self, work: RoundWork, runs: Sequence[list[int]]) -> list[int]:
         """Learns from the copies of a round. Returns, for each member, the number of draft tokens that were copied."""
         copied = [0] * len(runs)
-        for b, copy in enumerate(work.copies):
-            request = work.members[b]
+        for b, (request, copy) in enumerate(zip(work.members, work.copies, strict=False)):
             if copy is not None and self._copies is not None and not request.is_removed:
                 hits = self._copies.grade(copy, request.state.token_ids, runs[b])
                 copied[b] = min(hits, len(runs[b]) - 1) if work.batch.copies is not None else 0

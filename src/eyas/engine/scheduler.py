@@ -200,11 +200,11 @@ class Scheduler:
         finder = self._copies
         if finder is None or kind.is_max:
             return ()
-        found = []
-        for one in members:
-            state, tenant = one.state, one.state.output.request.tenant
-            copy = finder.propose(state.copy_index, state.token_ids, tenant, num_unread) if one.speculates else None
-            found.append(copy)
+        states = [one.state if one.speculates else None for one in members]
+        found = [
+            one and finder.propose(one.copy_index, one.token_ids, one.output.request.tenant, num_unread)
+            for one in states
+        ]
         return tuple(found) if any(found) else ()
 
     def _launch_round(self, members: Sequence[RunningRequest], batch: RoundBatch) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from eyas.speculation.acceptance_trace import AcceptanceTrace
 from eyas.speculation.arms import Arm
 
 CopyChoice = Literal["", "beside", "alone"]
-"""How a round uses copies: not, beside the tree of the arm, or alone, without a forward of a head."""
+"""The use of copies in a round: "" is none, "beside" adds them to the arm's tree, "alone" runs no head."""
 
 
 @dataclass(frozen=True)

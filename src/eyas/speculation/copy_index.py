@@ -4,8 +4,8 @@
     match    the longest earlier place with the same last tokens                             ^^^^^^^^^^^^
     copy     the tokens that followed that place: lo - 6 9 "
 
-The scheduler asks before each round, on the host. A copy is a draft like any other: the target verifies it. Edits, tool
-calls and answers that quote their prompt repeat long pieces of text; there a copy costs no forward of a head.
+The scheduler searches before each round, on the host. A copy is a draft like any other: the target verifies it. Edits,
+tool calls and answers that quote their prompt repeat long pieces of text; there a copy costs no forward of a head.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import chain_shape
 
-GRAM = 2  # tokens: a shorter match is not searched for
+GRAM = 2  # tokens: the shortest match
 MAX_PLACES = 4  # earlier places with the same last tokens that are compared, the newest first
 MAX_MATCH = 32  # tokens
 MAX_COPY = 16  # tokens of one round
@@ -136,8 +136,8 @@ class CopyModel:
     def curve(self, match: int, is_shared: bool) -> list[float]:
         """Returns, for each token after a match, the probability that the target accepts it and all before it.
 
-        The list ends before it falls below MIN_PROBABILITY, but it always has one token, so that its estimate goes on.
-        It is computed again after CURVE_ROUNDS observations.
+        The list ends before it falls below MIN_PROBABILITY. It always has one token, because only a proposed token can
+        be graded. It is computed again after CURVE_ROUNDS observations.
         """
         found = self._curves.get((is_shared, match))
         if found is None:
@@ -150,7 +150,7 @@ class CopyModel:
         return found
 
     def propose(self, index: CopyIndex, text: Sequence[int], is_shared: bool, num_more: int) -> Copy | None:
-        """Returns the copy that the index offers after a text; None without a match that is worth a row.
+        """Returns the copy that the index offers after a text; None without a match.
 
         Args:
             index: The text to copy from.
