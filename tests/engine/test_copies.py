@@ -193,3 +193,15 @@ def test_windows_and_chunks_of_the_target_hold(name: str, loop: str, tmp_path: P
     again = run(engine, [replace(request, id=f"{request.id}-again") for request in requests], loop)
     assert {name.removesuffix("-again"): output.token_ids for name, output in again.items()} == spoken.answers
     engine.stream.close()
+
+
+def test_tokens_behind_the_end_of_an_output_are_not_counted(llama: Spoken) -> None:
+    """The copy is longer than what is left of the output."""
+    (request,) = [one for one in llama.requests if one.max_tokens == 30]
+    engine = build(llama, "plain", 1, ALONE)
+    assert engine.copies is not None
+    engine.copies.store("a", "before", llama.answers[request.id])
+    short = replace(request, tenant="a", max_tokens=5)
+    (output,) = run(engine, [short], "plain").values()
+    assert output.token_ids == llama.answers[request.id][:5]
+    assert 0 < engine.counters.copied_tokens == sum(output.is_copy) < 5

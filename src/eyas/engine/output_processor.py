@@ -121,7 +121,6 @@ class OutputProcessor:
             if copy is not None and self._copies is not None and not request.is_removed:
                 hits = self._copies.grade(copy, request.state.token_ids, runs[b])
                 copied[b] = min(hits, len(runs[b]) - 1) if work.batch.copies is not None else 0
-        self._counters.copied_tokens += sum(copied)
         return copied
 
     def _append_runs(
@@ -139,6 +138,7 @@ class OutputProcessor:
                 continue
             count = self._append(request, run, is_first, copied[b] if copied else 0)
             self._counters.output_tokens += count
+            self._counters.copied_tokens += min(count, copied[b]) if copied else 0
             new_tokens.append(NewTokens(request, count))
             if logprobs is not None:
                 _add_logprobs(request.state.output, logprobs, b * width, count)
