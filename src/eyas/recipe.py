@@ -20,6 +20,7 @@ plan` and record_lineage call its class `Run`.
 import datetime
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import as_file, files
@@ -30,7 +31,7 @@ from eyas import export
 from eyas.base.config import build, load_toml, merge_tables, parse_overrides, to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import Provenance, StageInputs, has_provenance, read_provenance, require_finished
-from eyas.base.storage import StoragePath, remove_temp_files, write_atomic
+from eyas.base.storage import StoragePath, lock_directory, remove_temp_files, write_atomic
 from eyas.bench import bench, tune
 from eyas.bench.config import BenchConfig, TuneConfig
 from eyas.costs.config import PlanConfig
@@ -196,15 +197,18 @@ class Run:
 
         Raises:
             InputError: An earlier stage was made from directories that have changed since. recipe.toml is not changed.
+                Or another process on this machine runs a stage of this run directory.
         """
-        # Other machines may share these stages and be in the middle of a write.
+        # Other processes may share these stages and be in the middle of a write.
         worlds = {"prompts": self.recipe.prompts.world, "capture": self.recipe.capture.world}
-        if self.out.is_dir() and worlds.get(stage, 1) == 1 and self.ranks.is_main:
-            remove_temp_files(self.out)
-        self._require_current_inputs(stage)
-        self._execute(stage)
-        if self.ranks.is_main:
-            write_atomic(self.out / RECIPE_FILE, to_toml(self.recipe))
+        with ExitStack() as stack:
+            if self.out.is_dir() and worlds.get(stage, 1) == 1 and self.ranks.is_main:
+                stack.enter_context(lock_directory(self.out))
+                remove_temp_files(self.out)
+            self._require_current_inputs(stage)
+            self._execute(stage)
+            if self.ranks.is_main:
+                write_atomic(self.out / RECIPE_FILE, to_toml(self.recipe))
 
     def _require_current_inputs(self, stage: str) -> None:
         """Raises InputError if an earlier stage was made from directories that have changed since."""

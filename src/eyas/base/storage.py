@@ -6,10 +6,12 @@ file, a read returns the bytes of the last write, and a write can fail if the fi
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import posixpath
 import re
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ FILESYSTEM_OPTIONS: dict[str, dict[str, Any]] = {
     "gcs": {"use_listings_cache": False, "consistency": "md5"},
     "s3": {"use_listings_cache": False},
 }
+LOCK_WAIT_S = 10.0
 READ_ATTEMPTS = 3  # for reads that come back short; the store's package retries refused requests itself
 
 
@@ -94,6 +97,36 @@ def remove_temp_files(directory: Path) -> None:
     """
     for path in directory.rglob(f".*{TEMP_SUFFIX}"):
         path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def lock_directory(directory: Path) -> Iterator[None]:
+    """Locks a directory on this machine against other processes that call this function.
+
+    It waits LOCK_WAIT_S for the workers of a killed process, which keep its lock until they end.
+
+    Raises:
+        InputError: Another process has locked the directory.
+    """
+    handle, end_s = os.open(directory, os.O_RDONLY), time.monotonic() + LOCK_WAIT_S
+    try:
+        while not _try_lock(handle):
+            if time.monotonic() > end_s:
+                problem = f"Another eyas process writes to {directory}"
+                raise InputError(problem, "Wait until it ends, or set another --out")
+            time.sleep(0.2)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _try_lock(handle: int) -> bool:
+    """Returns False if another process has the lock. On a file system without locks it always returns True."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
+    return True
 
 
 def _create_atomic(path: Path, data: bytes) -> bool:
