@@ -1,10 +1,10 @@
 """Compares the throughput of eyas with other engines (peers) on this CPU. `make peers` calls it.
 
     python benchmarks/compare_peers.py [--peers transformers,vllm,openvino,llamacpp] [--streams 1,8] [--pairs N]
-                                       [--target DIR] [--head DIR] [--env-dir DIR]
+                                       [--target DIR] [--head DIR] [--prompts FILE] [--env-dir DIR]
 
 Every engine uses the same target and head, bfloat16, the number of threads of torch, a closed loop, greedy decoding and
-no prefix cache. The prompts mix all tasks. Every answer of a peer has the length of the answer of eyas.
+no prefix cache. The prompts mix all tasks, or are those of FILE. Every answer of a peer has the length of that of eyas.
 
 A row is the throughput of eyas (arm chosen automatically) over the peer's faster arm, median over pairs. The arms of a
 pair run back to back in rotated order. For each arm, stderr shows the tokens per second, the acceptance length if the
@@ -42,9 +42,10 @@ from peer_drivers.protocol import LoadResult, LoadTask, Options
 from prove_engine import DTYPE, MAX_TOKENS, MIN_REQUESTS, REQUESTS_PER_STREAM, SHAPE, Pair, measure_rotated
 from result_rows import Row, print_rows
 
+from eyas.bench.config import BenchConfig
 from eyas.bench.engine_load import build_auto_engine
 from eyas.bench.engine_request_loops import EngineBlock, run_closed_loop
-from eyas.bench.workload import Prompt, interleave_tasks, load_eval_prompts
+from eyas.bench.workload import BUILTIN, Prompt, interleave_tasks, load_workload
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.formats.head_dir import read_head
@@ -246,14 +247,16 @@ AHEAD_AT = {"transformers": (1, 8), "vllm": (1, 8), "openvino": (1,), "llamacpp"
 """Numbers of streams at which the target is a ratio above 1. Other numbers are printed without a target."""
 
 
-def load_pair(target: str, head: str) -> Pair:
+def load_pair(target: str, head: str, prompts: str) -> Pair:
     """Loads target, head and prompts, and compiles the forwards."""
     stored = read_head(resolve_head(head), DTYPE)
     loaded = Target.load(target, DTYPE, stored.config.aux_layer_ids)
     draft = Eagle3Spec(stored.head.pack_projections(), stored.vocab, SHAPE)
     print("Compiling the forwards (about a minute the first time)", file=sys.stderr, flush=True)
     compile_pair(loaded, draft.head)
-    return Pair(loaded, draft, interleave_tasks(load_eval_prompts(loaded.tokenizer, 10)))
+    config = BenchConfig(prompts=prompts, prompts_per_task=10 if prompts == BUILTIN else 200)
+    workload, _ = load_workload(config, None, loaded)
+    return Pair(loaded, draft, interleave_tasks(workload))
 
 
 def eyas_engine(pair: Pair, streams: int) -> Engine:
@@ -375,12 +378,13 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--target", default=EMBEDDED)
     parser.add_argument("--head", default=EMBEDDED)
+    parser.add_argument("--prompts", default=BUILTIN)
     parser.add_argument("--env-dir", type=Path, default=Path.home() / ".cache" / "eyas" / "peers")
     parsed = parser.parse_args()
     peers, streams = parsed.peers.split(","), [int(number) for number in parsed.streams.split(",")]
     if unknown := set(peers) - set(PEERS):
         parser.error(f"unknown --peers {', '.join(sorted(unknown))}: choose from {', '.join(PEERS)}")
-    pair = load_pair(parsed.target, parsed.head)
+    pair = load_pair(parsed.target, parsed.head, parsed.prompts)
     target, head = resolve_target(parsed.target).absolute(), resolve_head(parsed.head).absolute()
     ours = [EyasRun.at(pair, number) for number in streams]
     options = Options(str(target), None, torch.get_num_threads(), max(streams), pair.context)

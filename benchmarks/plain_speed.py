@@ -117,14 +117,14 @@ def _serve(checkout: Checkout, directory: Path) -> Iterator[str]:
             if " at http" not in line:
                 raise SystemExit(f"{checkout.name}: the server did not start:\n{log.read_text()[-2000:]}")
             print(f"{checkout.name}: {line.strip()}", file=sys.stderr, flush=True)
-            _wait_calm(process.pid)
+            wait_calm(process.pid)
             yield line.split(" at ")[1].split()[0]
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=60)
 
 
-def _wait_calm(pid: int) -> None:
+def wait_calm(pid: int) -> None:
     """Waits until a process and its children compute no more, so until its compiler is done."""
     end_s, before_s = time.monotonic() + MAX_CALM_WAIT_S, _cpu_s(pid)
     while time.monotonic() < end_s:
