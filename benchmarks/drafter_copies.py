@@ -1,15 +1,18 @@
 """Copies of earlier text: tokens per round on texts of others, and output tokens per second beside the head alone.
 
-    replay     reference answers, cold index, no model: each round drafts the copy alone, and yields what the reference
-               accepts, and one token more
+    replay     reference answers, no model: each round drafts the copy alone, and yields what the reference accepts, and
+               one token more. Cold: from the request's own text. Warm: also from the answers before it, of one tenant
     forced     the engine with every token made that of the reference answer: drafts, forwards and their seconds are
                real, the target's choices are not. It shows what copies bring for a target that edits well
+    answered   the target's own answers to the prompts of the same sets. Answers that repeat themselves are left out
     own        answers of the target itself, on ordinary prompts: what searching for copies costs
 
-Copies come from the request's own text only, so a block that was seen before helps no later one. Both engines run with
-`auto` and take turns in rotated order; each first runs a block that is not measured. `prove_drafters.py` calls this.
+In engines, copies come from the request's own text only, so a block that was seen before helps no later one. Both
+engines run with `auto` and take turns in rotated order; each first runs a block that is not measured.
+`prove_drafters.py` calls this.
 """
 
+import itertools
 import json
 import random
 import sys
@@ -26,8 +29,10 @@ from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
 from eyas.bench.engine_request_loops import run_closed_loop
 from eyas.bench.workload import ChatPrompt, Prompt, tokenize_prompts
 from eyas.chat.conversation import Message
+from eyas.data.select.quality import is_looping_answer
 from eyas.drafters.head_spec import HeadSpec
 from eyas.engine.engine import Engine
+from eyas.engine.engine_builder import POOL_TOKENS
 from eyas.engine.request import Request
 from eyas.engine.sampler import SamplerBatch
 from eyas.model.target import Target
@@ -38,8 +43,10 @@ from eyas.tree.intervals import median_interval
 from eyas.tree.tree import Tree
 
 HEAD, COPIES = "head", "copies"
+TENANT = "tenant"
 FORCED_TOKENS, LONGEST = 96, 1_000  # of a forced answer, and of its prompt at most
 PER_TASK, HOST_PAIRS = 8, 3
+MIN_ANSWER = 24
 FILES = {  # set -> file, and the keys of request, text and answer
     "EditEval": ("editeval.jsonl", "instruction", "input", "output"),
     "HumanEvalFix": ("humanevalfix.jsonl", "instruction", "before", "after"),
@@ -88,17 +95,17 @@ def read_pairs(place: Path, name: str) -> list[tuple[str, str]]:
 
 
 def measure_replay(place: Path, target: Target) -> Iterator[Row]:
-    """Yields the tokens per round of copies alone, for each set."""
-    for name in FILES:
-        finder, counts = CopyFinder(0), []
-        for prompt, answer in read_pairs(place, name):
+    """Yields the tokens per round of copies alone, for each set, with a cold and a warm index."""
+    for name, (index, pool_tokens) in itertools.product(FILES, (("cold", 0), ("warm", POOL_TOKENS))):
+        finder, counts = CopyFinder(pool_tokens), []
+        for number, (prompt, answer) in enumerate(read_pairs(place, name)):
             asked, told = (target.tokenizer.encode(text, add_special_tokens=False) for text in (prompt, answer))
             counts.append(replay(finder, asked, told))
+            finder.store(TENANT, str(number), told)
         tokens, rounds, rows = (sum(column) for column in zip(*counts, strict=True))
         note = f"{rows / rounds:.1f} rows of a copy per round, {len(counts)} answers"
-        yield Row(
-            f"copies alone, replay of {name}: tokens per round", round(tokens / rounds, 2), "told", True, note=note
-        )
+        figure = f"copies alone, {index}, replay of {name}: tokens per round"
+        yield Row(figure, round(tokens / rounds, 2), "told", True, note=note)
 
 
 def replay(finder: CopyFinder, asked: Sequence[int], told: Sequence[int]) -> tuple[int, int, int]:
@@ -106,7 +113,7 @@ def replay(finder: CopyFinder, asked: Sequence[int], told: Sequence[int]) -> tup
     index, text, rounds, rows = CopyIndex(), [*asked, *told[:1]], 0, 0
     end = len(asked) + len(told)
     while len(text) < end:
-        copy, rest, hits = finder.propose(index, text, "", 0), told[len(text) - len(asked) :], 0
+        copy, rest, hits = finder.propose(index, text, TENANT, 0), told[len(text) - len(asked) :], 0
         if copy is not None:
             rows += min(len(copy.tokens), MAX_COPY)
             hits = finder.grade(copy, text, rest[: MAX_COPY + 1])
@@ -129,6 +136,17 @@ def forced_prompts(place: Path, target: Target, name: str) -> tuple[list[Prompt]
     return prompts, Forced(answers)
 
 
+def answered_prompts(place: Path, target: Target, name: str) -> list[Prompt]:
+    """Returns prompts of a set that the target answers with MIN_ANSWER tokens or more, without repeating itself."""
+    pairs = read_pairs(place, name)[: 6 * PER_TASK]
+    asked = [ChatPrompt(str(number), (Message("user", prompt),)) for number, (prompt, _) in enumerate(pairs)]
+    fitting = [one for one in tokenize_prompts({name: asked}, target.tokenizer)[name] if len(one.ids) < LONGEST]
+    engine = Engine(target, (), PER_TASK, LONGEST + FORCED_TOKENS)
+    answers = run_closed_loop(engine, fitting, FORCED_TOKENS).answers
+    good = [len(one.token_ids) >= MIN_ANSWER and not is_looping_answer(one.token_ids) for one in answers]
+    return list(itertools.compress(fitting, good))[:PER_TASK]
+
+
 def build_both(target: Target, draft: HeadSpec, streams: int, context: int) -> dict[str, Engine]:
     """Returns an engine without copies and one with them, with fresh budgets."""
     finders = {HEAD: None, COPIES: CopyFinder(0)}
@@ -136,9 +154,25 @@ def build_both(target: Target, draft: HeadSpec, streams: int, context: int) -> d
 
 
 def measure_copies(
-    target: Target, draft: HeadSpec, place: Path | None, own: Sequence[Prompt], where: str, blocks: int = 15
+    target: Target,
+    draft: HeadSpec,
+    place: Path | None,
+    own: Sequence[Prompt],
+    where: str,
+    blocks: int = 15,
+    answers_edits: bool = False,
 ) -> Iterator[Row]:
-    """Yields all rows of a pair. place: the directory of FILES; None measures the target's own answers only."""
+    """Yields all rows of a pair.
+
+    Args:
+        target: The target.
+        draft: Its head.
+        place: The directory of FILES; None measures the target's answers to ordinary prompts only.
+        own: The ordinary prompts.
+        where: The beginning of the names of rows.
+        blocks: The blocks of the ordinary prompts.
+        answers_edits: True to measure the target's own answers to the sets, too.
+    """
     if place is not None:
         yield from measure_replay(place, target)
     for streams in (1, 8):
@@ -152,6 +186,9 @@ def measure_copies(
                 share = outside_forwards(both[COPIES], draft.head, prompts, HOST_PAIRS)
                 told = f"{where}, {name}, forced, {at(streams)}, head and copies: share of time outside forwards"
                 yield Row(told, round(share, 4), "at most 0.1", share <= 0.1)
+            if answers_edits and (asked := answered_prompts(place, target, name)):
+                both = build_both(target, draft, streams, LONGEST + FORCED_TOKENS)
+                yield compare(both, asked, 5, f"{where}, {name}, {len(asked)} own answers, {at(streams)}", LEAST[name])
         context = max(len(prompt.ids) for prompt in own) + FORCED_TOKENS
         both = build_both(target, draft, streams, context)
         yield compare(both, own, blocks, f"{where}, own answers, {at(streams)}", 0.99)
