@@ -1,6 +1,6 @@
 """Compares `eyas serve` over HTTP with itself without a head and with the servers of other engines.
 
-    python benchmarks/served_speed.py --target DIR --head DIR --prompts FILE [--peers llamacpp,vllm] [--streams 1 8 16]
+    python benchmarks/served_speed.py --target DIR --head DIR --prompts FILE [--peers no-head,...] [--streams 1 8 16]
                                       [--repeats N] [--tokens N] [--env-dir DIR]
 
 Every server starts with its own defaults: only the model, the port and, for llama.cpp, the number and the context of
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from compare_peers import PeerFailedError, Setup, llamacpp_arms, report_failures
+from compare_peers import DRIVERS, PeerFailedError, Setup, llamacpp_arms, openvino_arms, report_failures
 from peer_drivers.protocol import Options
 from peer_drivers.run_llamacpp import CHAIN, free_port
 from plain_speed import wait_calm
@@ -123,7 +123,19 @@ def vllm(setup: Setup) -> list[Server]:
     ]
 
 
-PEERS = {"no-head": no_head, "llamacpp": llamacpp, "vllm": vllm}
+def openvino(setup: Setup) -> list[Server]:
+    """Returns OpenVINO GenAI behind an HTTP server, without and with the head, a chain of 3."""
+    servers = []
+    for arm in openvino_arms(setup).values():
+        words = [setup.python("openvino"), DRIVERS / "serve_openvino.py", arm.options.target, setup.target]
+        words += ["--slots", str(setup.options.streams)]
+        if arm.options.head is not None:
+            words += ["--head", str(arm.options.head), "--chain", str(CHAIN)]
+        servers.append(Server("openvino" + (" with the head" if arm.options.head else ""), words))
+    return servers
+
+
+PEERS = {"no-head": no_head, "llamacpp": llamacpp, "vllm": vllm, "openvino": openvino}
 
 
 def measure(peer: str, setup: Setup, ours: str, config: ClientConfig) -> Iterator[Row]:

@@ -2,12 +2,13 @@
 
     python to_gguf.py LLAMACPP_SOURCE CONVERTER_OPTION ...
 
-Peers receive token ids, so any tokenizer type works.
+An unknown tokenizer gets the type "default".
 """
 # pyright: reportMissingImports=false
 
 import sys
 from pathlib import Path
+from typing import Any
 
 source = Path(sys.argv.pop(1))
 sys.path[:0] = [str(source), str(source / "gguf-py")]
@@ -17,7 +18,15 @@ from conversion.base import TextModel  # noqa: E402
 
 
 def main() -> None:
-    TextModel.get_vocab_base_pre = lambda _self, _tokenizer: "default"
+    find_pre_tokenizer = TextModel.get_vocab_base_pre
+
+    def find_or_default(model: TextModel, tokenizer: Any) -> str:
+        try:
+            return find_pre_tokenizer(model, tokenizer)
+        except NotImplementedError:  # in process, peers receive token ids, so any type works
+            return "default"
+
+    TextModel.get_vocab_base_pre = find_or_default
     TextModel._set_vocab_sentencepiece = TextModel._set_vocab_gpt2  # the original method needs another package
     convert_hf_to_gguf.main()
 
