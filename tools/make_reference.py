@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 import tomllib
+import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -154,9 +155,19 @@ def _find_dataclass(kind: Any) -> type | None:
     return found[0] if found else None
 
 
+def _unwrap(kind: Any) -> Any:
+    """Returns X for a NewType of X and for X | None; returns any other type unchanged."""
+    if hasattr(kind, "__supertype__"):  # typing.NewType
+        return _unwrap(kind.__supertype__)
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        (inner,) = (arg for arg in typing.get_args(kind) if arg is not type(None))
+        return _unwrap(inner)
+    return kind
+
+
 def describe_type(kind: Any) -> str:
     """Returns a type as a recipe spells it, for example `list of numbers`."""
-    kind = config._unwrap(kind)
+    kind = _unwrap(kind)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return " or ".join(f"`{config._format_value(choice)}`" for choice in args)
@@ -165,7 +176,7 @@ def describe_type(kind: Any) -> str:
     if dataclasses.is_dataclass(kind):
         return "table"
     if origin is tuple:
-        item = config._unwrap(args[0])
+        item = _unwrap(args[0])
         if typing.get_origin(item) is typing.Literal and len(typing.get_args(item)) <= MAX_CHOICES:
             return f"list of {describe_type(item)}"
         plural = "tables" if dataclasses.is_dataclass(item) else PLURALS.get(item, "strings")
