@@ -25,7 +25,7 @@ from eyas.base.json_parser import describe_requirement
 T = TypeVar("T")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")  # a TOML key that needs no quotes
 _TOML_POSITION = re.compile(r"line \d+, column \d+|end of document")
-_RANGE_ERRORS = ("greater_than", "greater_than_equal", "less_than_equal")  # types of pydantic's errors
+_RANGE_ERRORS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")  # types of pydantic's errors
 
 
 def load_toml(path: Path) -> dict[str, Any]:

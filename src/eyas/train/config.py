@@ -136,14 +136,12 @@ class TrainConfig:
     evaluate_answers: NonNegativeInt = 16
     evaluate_tree: TreeShape = field(default_factory=lambda: TreeShape(6, 4, 16))
     patience: PositiveInt | None = None
-    ema: float = 0.0
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
     watch: tuple[TrackerName, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.init:
             raise UsageError("train.init is empty", "Set it to 'random' or to a head directory")
-        if not 0 <= self.ema < 1:
-            raise UsageError(f"train.ema = {self.ema} is out of range", "Set train.ema to at least 0 and below 1")
         if self.patience is not None and not self.evaluate_answers:
             problem = "train.patience needs evaluations, but train.evaluate_answers is 0"
             raise UsageError(problem, "Raise train.evaluate_answers, or remove train.patience")
