@@ -14,7 +14,6 @@ import re
 import sys
 import tempfile
 import tomllib
-import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,7 +127,7 @@ def build_table(cls: type, prefix: str, instance: object | None = None) -> KeyTa
     for field in dataclasses.fields(cls):
         kind, name = hints[field.name], f"{prefix}.{field.name}" if prefix else field.name
         # A table that a source may have instead of that of its stage is described there.
-        inner = None if prefix.endswith("[]") else _find_dataclass(kind)
+        inner = None if prefix.endswith("[]") else config._find_dataclass(kind)
         default = dataclasses.MISSING if instance is None else getattr(instance, field.name)
         if instance is None and field.default is not dataclasses.MISSING:
             default = field.default
@@ -149,20 +148,10 @@ def build_table(cls: type, prefix: str, instance: object | None = None) -> KeyTa
     return KeyTable(prefix, tuple(keys), tuple(tables))
 
 
-def _find_dataclass(kind: Any) -> type | None:
-    """Returns the dataclass in a field's type: its own, that of its items, or that of its values."""
-    found = [one for one in (kind, *typing.get_args(kind)) if isinstance(one, type) and dataclasses.is_dataclass(one)]
-    return found[0] if found else None
-
-
 def _unwrap(kind: Any) -> Any:
     """Returns X for a NewType of X and for X | None; returns any other type unchanged."""
-    if hasattr(kind, "__supertype__"):  # typing.NewType
-        return _unwrap(kind.__supertype__)
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        (inner,) = (arg for arg in typing.get_args(kind) if arg is not type(None))
-        return _unwrap(inner)
-    return kind
+    kind = typing.get_args(kind)[0] if type(None) in typing.get_args(kind) else kind
+    return getattr(kind, "__supertype__", kind)
 
 
 def describe_type(kind: Any) -> str:
