@@ -24,7 +24,7 @@ def test_other_hardware_needs_rates_and_amounts(missing):
 def test_numbers_that_are_none(keys):
     with pytest.raises(UsageError, match=rf"plan\.{next(iter(keys))}"):
         build(PlanConfig, keys, "plan")
-    free = dict.fromkeys(("price_per_hour", "storage_price_gb_month", "storage_months"), 0.0)
+    free = {"price_per_hour": 0.0, "storage_price_gb_month": 0.0, "storage_months": 0.0}
     assert build(PlanConfig, free, "plan").is_here
 
 

@@ -165,7 +165,7 @@ def _parse_value(text: str) -> Any:
 @cache
 def _adapter(cls: type) -> TypeAdapter[tuple[Any]]:
     # pydantic takes a configuration for a tuple, and applies it to the dataclasses inside, but not for a dataclass.
-    return TypeAdapter(tuple[cls], config=ConfigDict(extra="forbid", strict=True))
+    return TypeAdapter(tuple[cls], config=ConfigDict(extra="forbid", strict=True))  # type: ignore[valid-type]
 
 
 def _is_dataclass(kind: Any) -> bool:
