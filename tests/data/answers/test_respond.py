@@ -367,7 +367,7 @@ def test_what_must_not_be_there_is_not_even_in_a_journal(prompts, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(CONFIG, prompts, out, responder(Stops(said)), progress=False, scan=scan)
     (line,) = [line for path in out.glob("*.journal") for line in path.open() if '"q:1"' in line]
-    assert json.loads(line) == {"id": "q:1", "turn": 0, "found": {"CARD": 1}}
+    assert json.loads(line) == {"id": "q:1", "turn": 0, "answer": {"private_counts": {"CARD": 1}}}
     run(CONFIG, prompts, out, responder(target := SlowTarget()), progress=False, scan=scan)
     assert not {"q:1/0", "q:1/1"} & set(target.asked)
     assert json.loads((out / "ledger.json").read_text())["dropped"]["private"] == {"count": 1, "ids": ["q:1"]}
