@@ -127,7 +127,7 @@ def build_table(cls: type, prefix: str, instance: object | None = None) -> KeyTa
     for field in dataclasses.fields(cls):
         kind, name = hints[field.name], f"{prefix}.{field.name}" if prefix else field.name
         # A table that a source may have instead of that of its stage is described there.
-        inner = None if prefix.endswith("[]") else _find_dataclass(kind)
+        inner = None if prefix.endswith("[]") else config._find_dataclass(kind)
         default = dataclasses.MISSING if instance is None else getattr(instance, field.name)
         if instance is None and field.default is not dataclasses.MISSING:
             default = field.default
@@ -148,15 +148,15 @@ def build_table(cls: type, prefix: str, instance: object | None = None) -> KeyTa
     return KeyTable(prefix, tuple(keys), tuple(tables))
 
 
-def _find_dataclass(kind: Any) -> type | None:
-    """Returns the dataclass in a field's type: its own, that of its items, or that of its values."""
-    found = [one for one in (kind, *typing.get_args(kind)) if isinstance(one, type) and dataclasses.is_dataclass(one)]
-    return found[0] if found else None
+def _unwrap(kind: Any) -> Any:
+    """Returns X for a NewType of X and for X | None; returns any other type unchanged."""
+    kind = typing.get_args(kind)[0] if type(None) in typing.get_args(kind) else kind
+    return getattr(kind, "__supertype__", kind)
 
 
 def describe_type(kind: Any) -> str:
     """Returns a type as a recipe spells it, for example `list of numbers`."""
-    kind = config._unwrap(kind)
+    kind = _unwrap(kind)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return " or ".join(f"`{config._format_value(choice)}`" for choice in args)
@@ -165,7 +165,7 @@ def describe_type(kind: Any) -> str:
     if dataclasses.is_dataclass(kind):
         return "table"
     if origin is tuple:
-        item = config._unwrap(args[0])
+        item = _unwrap(args[0])
         if typing.get_origin(item) is typing.Literal and len(typing.get_args(item)) <= MAX_CHOICES:
             return f"list of {describe_type(item)}"
         plural = "tables" if dataclasses.is_dataclass(item) else PLURALS.get(item, "strings")

@@ -9,6 +9,7 @@ from tests.bench.results_schema import check_results
 from tests.bench.tiny_pair import TinyPair
 from transformers import AutoModelForCausalLM
 
+from eyas.base.config import build
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.bench.config import BenchConfig, Slo
 from eyas.bench.engine_load import measure_load, require_tpot
@@ -318,4 +319,4 @@ def test_a_prompt_too_long_for_the_target_is_rejected(pair: TinyPair) -> None:
 )
 def test_config_rejects(wrong: dict) -> None:
     with pytest.raises(UsageError):
-        BenchConfig(**wrong)
+        build(BenchConfig, wrong, "bench")

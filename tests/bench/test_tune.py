@@ -2,6 +2,7 @@
 
 import pytest
 
+from eyas.base.config import build
 from eyas.base.errors import UsageError
 from eyas.bench.config import TuneConfig
 from eyas.bench.tune import Prediction, RoundCosts, arms_to_measure, build_tune_results, select_best
@@ -102,4 +103,4 @@ def test_among_equal_trees_the_smaller_wins() -> None:
 )
 def test_config_rejects(wrong: dict, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        TuneConfig(**wrong)
+        build(TuneConfig, wrong, "tune")

@@ -23,8 +23,9 @@ def test_other_hardware_needs_rates_and_amounts(missing):
 )
 def test_numbers_that_are_none(keys):
     with pytest.raises(UsageError, match=rf"plan\.{next(iter(keys))}"):
-        PlanConfig(**keys)
-    assert PlanConfig(price_per_hour=0.0, storage_price_gb_month=0.0, storage_months=0.0).is_here
+        build(PlanConfig, keys, "plan")
+    free = {"price_per_hour": 0.0, "storage_price_gb_month": 0.0, "storage_months": 0.0}
+    assert build(PlanConfig, free, "plan").is_here
 
 
 def test_a_shape_is_read_and_written():

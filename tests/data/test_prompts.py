@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from eyas.base.config import build
 from eyas.base.errors import InputError, StageError, StorageError, UsageError
 from eyas.base.provenance import digest_file, read_provenance, verify_contents
 from eyas.chat.conversation import read_conversations
@@ -330,11 +331,11 @@ def test_a_full_disk_in_the_middle(tmp_path, monkeypatch, where):
 
 def test_numbers_that_make_no_sense_are_refused():
     with pytest.raises(UsageError, match="limit = 0"):
-        PromptsConfig(limit=0)
+        build(PromptsConfig, {"limit": 0})
     with pytest.raises(UsageError, match="seed = -1"):
-        PromptsConfig(seed=-1)
+        build(PromptsConfig, {"seed": -1})
     with pytest.raises(UsageError, match=r"duplicate = 0\.5 is out of range. .*at least 0\.7"):
-        PromptsConfig(duplicate=0.5)
+        build(PromptsConfig, {"duplicate": 0.5})
 
 
 def test_bad_records_are_dropped_each_for_its_reason(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.doubles.gcs import Fault
 
+from eyas.base.config import build
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
 from eyas.cli import main
 from eyas.deploy import vertex_deployment
@@ -155,7 +156,7 @@ def test_a_missing_setting_is_an_error(head, config, vertex, deploy, said):
 )  # fmt: skip
 def test_wrong_vertex_settings_are_rejected(wrong):
     with pytest.raises(UsageError, match=r"deploy\.vertex\."):
-        VertexConfig(**wrong)
+        build(VertexConfig, wrong, "deploy.vertex")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_wrong_vertex_settings_are_rejected(wrong):
 )  # fmt: skip
 def test_wrong_deploy_settings_are_rejected(wrong):
     with pytest.raises(UsageError, match=r"deploy\."):
-        DeployConfig(**wrong)
+        build(DeployConfig, wrong, "deploy")
 
 
 @pytest.mark.parametrize("engine", ["eyas", "vllm", "sglang"])

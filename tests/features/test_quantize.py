@@ -9,6 +9,7 @@ import torch
 from tests.features.small import contents, info_of, random_row, stored_row
 from tests.features.test_capture import CONFIG
 
+from eyas.base.config import build
 from eyas.base.errors import StageError, UsageError
 from eyas.base.storage import StoragePath
 from eyas.features import capture
@@ -184,7 +185,7 @@ def test_features_that_8_bits_would_spoil_are_refused(target: Target, conversati
     # What the message advises helps.
     capture.run(capture.CaptureConfig(dtype="float32", max_error=1e-6), conversations, target, tmp_path, progress=False)
     with pytest.raises(UsageError, match=r"capture\.max_error = 0"):
-        capture.CaptureConfig(max_error=0)
+        build(capture.CaptureConfig, {"max_error": 0}, "capture")
 
 
 def broken_at(target: Target, position: int, wanted: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., object]:

@@ -160,7 +160,7 @@ def test_no_value_in_an_error_or_a_repr():
         ({"drop": ("NAME",)}, r"drop\[0\] = 'NAME' is not one of 'PERSON'"),
         ({"replace": ("person",)}, r"replace\[0\] = 'person' is not one of 'PERSON'"),
         ({"drop": ("PERSON",)}, "PERSON is both in"),
-        ({"unsupported_language": "translate"}, "'translate' is not one of 'drop', 'keep'"),
+        ({"unsupported_language": "translate"}, "'translate' is not one of 'drop' or 'keep'"),
     ],
 )
 def test_settings_that_are_rejected(settings, problem):

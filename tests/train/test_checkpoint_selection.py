@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from tests.features.small import contents
 from tests.train.test_train import CONFIG, Stopped, stop_at
 
+from eyas.base.config import build
 from eyas.base.errors import UsageError
 from eyas.evaluation.evaluate import EvalConfig, evaluate
 from eyas.features.reader import Features
@@ -137,4 +138,4 @@ def test_without_answers_to_look_at_the_last_weights_or_their_mean_are_the_head(
 )
 def test_what_makes_no_sense_is_refused(wrong: dict, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        TrainConfig(**wrong)
+        build(TrainConfig, wrong, "train")

@@ -8,6 +8,7 @@ import torch
 from tests.features.small import contents
 from tests.tiny import tiny_target
 
+from eyas.base.config import build
 from eyas.base.errors import InputError, StageError, UsageError
 from eyas.base.progress import Progress
 from eyas.base.storage import StoragePath
@@ -172,7 +173,7 @@ def test_bad_input_is_refused(target: Target, features: Path, tmp_path: Path) ->
     with pytest.raises(StageError, match=r"The loss of update \d+ is NaN or infinite, in conversations p:\d+"):
         run(wild, features, target, tmp_path / "head", progress=False)
     with pytest.raises(UsageError, match=r"train\.steps = 0"):
-        TrainConfig(steps=0)
+        build(TrainConfig, {"steps": 0}, "train")
     heads = dataclasses.replace(CONFIG, head=HeadOptions(num_heads=3))
     with pytest.raises(InputError, match="the head's 3 heads are not a multiple of its 2 key-value heads"):
         run(heads, features, target, tmp_path / "head", progress=False)

@@ -1,7 +1,7 @@
 """Builds configuration dataclasses from TOML files and `stage.key=value` overrides, and writes them as TOML.
 
-Unknown keys and wrong types are errors. Each dataclass defines the defaults of its keys and checks their values in
-`__post_init__`.
+Unknown keys, wrong types and numbers out of range are errors, which pydantic finds. Each dataclass defines the defaults
+of its keys and checks in `__post_init__` what annotations cannot say.
 """
 
 import dataclasses
@@ -10,18 +10,22 @@ import json
 import re
 import sys
 import tomllib
-import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
 
 from eyas.base.errors import InputError, UsageError
+from eyas.base.json_parser import describe_requirement
 
 T = TypeVar("T")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")  # a TOML key that needs no quotes
 _TOML_POSITION = re.compile(r"line \d+, column \d+|end of document")
-_SCALARS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+_RANGE_ERRORS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")  # types of pydantic's errors
 
 
 def load_toml(path: Path) -> dict[str, Any]:
@@ -82,9 +86,10 @@ def flatten_table(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def build(cls: type[T], mapping: Mapping[str, Any], prefix: str = "") -> T:
     """Builds an instance of the frozen dataclass `cls`, nested dataclasses included.
 
-    The supported types of fields are int, float (which also accepts an int), bool, str, tuple[X, ...], tuple[X, Y],
-    Literal, X | None, NewType, dataclasses, and a Mapping for a table whose keys the user chooses: Mapping[str,
-    dataclass], or Mapping[str, Any] for numbers, strings, true and false.
+    pydantic validates the values without conversions, except from a whole number to a float. The annotation of a field
+    may give the limits of a number, such as Annotated[int, Field(ge=3)]. The fields must have types that TOML can
+    spell: int, float, bool, str, tuple[X, ...], tuple[X, Y], Literal, X | None, NewType, dataclasses, and a Mapping for
+    a table whose keys the user chooses: Mapping[str, dataclass] or Mapping[str, Scalar].
 
     Args:
         cls: The dataclass.
@@ -92,9 +97,14 @@ def build(cls: type[T], mapping: Mapping[str, Any], prefix: str = "") -> T:
         prefix: The dotted name of the mapping in the recipe, such as "train.head"; used in error messages.
 
     Raises:
-        UsageError: An unknown key (the error names the nearest known one), a missing key, or a value of a wrong type.
+        UsageError: An unknown key (the error names the nearest known one), a missing key, or a value of a wrong type or
+            out of range.
     """
-    return _Builder(tuple(_leaf_keys(cls, prefix))).build(cls, mapping, prefix)
+    try:
+        (built,) = _adapter(cls).validate_json(json.dumps([mapping], default=str))  # str: of a date
+    except ValidationError as error:
+        raise _to_usage_error(cls, prefix, error.errors(include_url=False)[0]) from None
+    return built
 
 
 def require_range(
@@ -116,32 +126,17 @@ def require_range(
     raise UsageError(f"{key} = {value} is out of range", f"Set {key} to a number {limits}")
 
 
-class Range(NamedTuple):
-    """The annotation of a field that holds a number, such as Annotated[int, Range(3)]. `check_ranges` checks it."""
-
-    low: float
-    high: float = sys.float_info.max
-    exclude_low: bool = False
+def _check_scalar(value: Any) -> Any:
+    if not isinstance(value, int | float | str):  # bool is an int
+        raise PydanticCustomError("scalar_type", "a number, a string, true or false")
+    return value
 
 
-PositiveInt = Annotated[int, Range(1)]
-NonNegativeInt = Annotated[int, Range(0)]
-PositiveFloat = Annotated[float, Range(0, exclude_low=True)]
-NonNegativeFloat = Annotated[float, Range(0)]
-
-
-def check_ranges(table: str, config: Any) -> None:
-    """Raises UsageError if a number in a field is out of the range of the field's annotation.
-
-    Args:
-        table: The dotted recipe table of the configuration, for the error message.
-        config: An instance of a dataclass.
-    """
-    for name, kind in typing.get_type_hints(type(config), include_extras=True).items():
-        value = getattr(config, name)
-        for item in value if isinstance(value, tuple) else (value,):
-            for limits in _ranges(kind):
-                require_range(f"{table}.{name}", item, limits.low, limits.high, exclude_low=limits.exclude_low)
+PositiveInt = Annotated[int, Field(ge=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Scalar = Annotated[Any, AfterValidator(_check_scalar)]
 
 
 def to_toml(instance: Any) -> str:
@@ -167,11 +162,10 @@ def _parse_value(text: str) -> Any:
     return parsed["value"]
 
 
-def _ranges(kind: Any) -> list[Range]:
-    """Returns the ranges in an annotation, such as that of X in tuple[X, ...] | None."""
-    if typing.get_origin(kind) is Annotated:
-        return [limits for limits in kind.__metadata__ if isinstance(limits, Range)]
-    return [limits for inner in typing.get_args(kind) for limits in _ranges(inner)]
+@cache
+def _adapter(cls: type) -> TypeAdapter[tuple[Any]]:
+    # pydantic takes a configuration for a tuple, and applies it to the dataclasses inside, but not for a dataclass.
+    return TypeAdapter(tuple[cls], config=ConfigDict(extra="forbid", strict=True))  # type: ignore[valid-type]
 
 
 def _is_dataclass(kind: Any) -> bool:
@@ -182,16 +176,21 @@ def _dotted(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
+def _find_dataclass(kind: Any) -> type | None:
+    """Returns the dataclass in a type such as X | None or Mapping[str, X]; None if there is none."""
+    if _is_dataclass(kind):
+        return kind
+    return next(filter(None, map(_find_dataclass, typing.get_args(kind))), None)
+
+
 def _leaf_keys(cls: type, prefix: str) -> Iterable[str]:
     """Yields the dotted keys of a dataclass and of the dataclasses below it."""
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        key = _dotted(prefix, field.name)
-        kinds = [kind for kind in (hints[field.name], *typing.get_args(hints[field.name])) if _is_dataclass(kind)]
-        if kinds and typing.get_origin(hints[field.name]) not in (tuple, Mapping):
-            yield from _leaf_keys(kinds[0], key)
-        else:
+    for name, kind in typing.get_type_hints(cls).items():
+        key, table = _dotted(prefix, name), _find_dataclass(kind)
+        if table is None or typing.get_origin(kind) in (tuple, Mapping):
             yield key
+        else:
+            yield from _leaf_keys(table, key)
 
 
 def _nearest_key(key: str, known: Sequence[str]) -> str | None:
@@ -203,97 +202,33 @@ def _nearest_key(key: str, known: Sequence[str]) -> str | None:
     return names[alike[0]] if alike else None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Builder:
-    """A builder of dataclasses from mappings.
-
-    Attributes:
-        known: All dotted keys of the configuration, from which error messages suggest the nearest one.
-    """
-
-    known: tuple[str, ...]
-
-    def build(self, cls: type[T], mapping: Any, prefix: str) -> T:
-        assert _is_dataclass(cls), f"{cls} is not a dataclass"
-        hints = typing.get_type_hints(cls)
-        fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
-        if not isinstance(mapping, Mapping):
-            raise UsageError(f"{prefix} = {mapping!r} is not a table", f"Write [{prefix}] and its keys below it")
-        for name in mapping:
-            if name not in fields:
-                key = _dotted(prefix, str(name))
-                near = _nearest_key(key, (*self.known, *(_dotted(prefix, field) for field in fields)))
-                raise UsageError(f"Unknown key {key}", f"Use {near}, the nearest known key" if near else "Remove it")
-        values = {}
-        for name, field in fields.items():
-            key = _dotted(prefix, name)
-            if name in mapping:
-                values[name] = self._convert(hints[name], mapping[name], key)
-            elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-                if not _is_dataclass(hints[name]):
-                    fix = f"Add it to the recipe, or pass {key}=... ({_describe_type(hints[name])})"
-                    raise UsageError(f"{key} is required and has no default", fix)
-                values[name] = self.build(hints[name], {}, key)  # a table whose keys all have defaults may be left out
-        return cls(**values)
-
-    def _convert(self, kind: Any, value: Any, key: str) -> Any:
-        if value is None and type(None) in typing.get_args(kind):
-            return None
-        kind = _unwrap(kind)
-        if _is_dataclass(kind):
-            return self.build(kind, value, key)
-        origin, args = typing.get_origin(kind), typing.get_args(kind)
-        if origin is Mapping and isinstance(value, Mapping):
-            return {name: self._convert(args[1], item, _dotted(key, name)) for name, item in value.items()}
-        if origin is tuple and isinstance(value, list | tuple):
-            kinds = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
-            if len(kinds) == len(value):
-                pairs = enumerate(zip(kinds, value, strict=True))
-                return tuple(self._convert(inner, item, f"{key}[{index}]") for index, (inner, item) in pairs)
-        if origin is Literal and any(value == choice and type(value) is type(choice) for choice in args):
-            return value
-        if kind is Any and type(value) in _SCALARS:
-            return value
-        assert origin is not None or kind is Any or kind in _SCALARS, f"{key}: type {kind} has no spelling in a recipe"
-        # bool is an int to Python, and 7 is a valid float; nothing else is converted, or a wrong recipe would run.
-        if type(value) is kind:
-            return value
-        if kind is float and type(value) is int:
-            return float(value)
-        choices = [str(choice) for choice in args] if origin is Literal else []
-        near = difflib.get_close_matches(str(value), choices, n=1)
+def _to_usage_error(cls: type, prefix: str, error: Mapping[str, Any]) -> UsageError:
+    """Converts one error of pydantic. cls: the dataclass that was built."""
+    kind, value, key, table = error["type"], error["input"], prefix, cls
+    part, siblings = "", list[str]()
+    for part in error["loc"][1:]:
+        hints = typing.get_type_hints(table)
+        siblings = [_dotted(key, name) for name in hints]
+        key = f"{key}[{part}]" if isinstance(part, int) else _dotted(key, part)
+        table = _find_dataclass(hints.get(str(part))) or table
+    if kind == "unexpected_keyword_argument":
+        near = _nearest_key(key, (*_leaf_keys(cls, prefix), *siblings))
+        return UsageError(f"Unknown key {key}", f"Use {near}, the nearest known key" if near else "Remove it")
+    if kind == "missing":
+        fix = f"Add it to the recipe, or pass {key}=VALUE" if isinstance(part, str) else "Add it to the list"
+        return UsageError(f"{key} is required and has no default", fix)
+    requirement = describe_requirement(error).replace("JSON object", "table")
+    if kind in _RANGE_ERRORS:
+        return UsageError(f"{key} = {value} is out of range", f"Set {key} to a number {requirement}")
+    fix = ""
+    if kind == "literal_error":
+        near = difflib.get_close_matches(str(value), re.findall("'(.*?)'", error["ctx"]["expected"]), n=1)
         fix = f"Use {near[0]}, the nearest choice" if near else ""
-        if kind is str and not isinstance(value, Mapping | list | tuple):
-            fix = f'Put it in quotes: {key}=\'"{value}"\' on the command line, "{value}" in the recipe'
-        raise UsageError(f"{key} = {value!r} is not {_describe_type(kind)}", fix)
-
-
-def _unwrap(kind: Any) -> Any:
-    """Returns X for a NewType of X and for X | None; returns any other type unchanged."""
-    if hasattr(kind, "__supertype__"):  # typing.NewType
-        return _unwrap(kind.__supertype__)
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        inner = [arg for arg in typing.get_args(kind) if arg is not type(None)]
-        assert len(inner) == 1, f"only X | None is supported, not {kind}"
-        return _unwrap(inner[0])
-    return kind
-
-
-def _describe_type(kind: Any) -> str:
-    """Returns the description of a type for error messages, for example "a whole number"."""
-    kind = _unwrap(kind)
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Literal:
-        return f"one of {', '.join(repr(choice) for choice in args)}"
-    if origin is Mapping:
-        return "a table" if args[1] is Any else "a table of tables"
-    if kind is Any:
-        return "a number, a string, true or false"
-    if origin is tuple and args[-1] is Ellipsis:
-        return f"a list, each item {_describe_type(args[0])}"
-    if origin is tuple:
-        return f"a list of {len(args)}: {', '.join(_describe_type(arg) for arg in args)}"
-    return _SCALARS.get(kind, "a table")
+    elif kind == "dataclass_type":
+        fix = f"Write [{key}] and its keys below it"
+    elif kind == "string_type" and not isinstance(value, dict | list):
+        fix = f'Put it in quotes: {key}=\'"{value}"\' on the command line, "{value}" in the recipe'
+    return UsageError(f"{key} = {value!r} is not {requirement}", fix)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

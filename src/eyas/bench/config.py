@@ -4,7 +4,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from eyas.base.config import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Range, check_ranges
+from pydantic import Field
+
+from eyas.base.config import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from eyas.base.errors import UsageError
 from eyas.speculation.arms import default_arms
 from eyas.tree.sampling import SamplingParams
@@ -52,7 +54,7 @@ class LoadConfig:
 
     prompts: str | None = None
     synthetic_words: PositiveInt = SYNTHETIC_WORDS
-    max_tokens: Annotated[int, Range(2)] = 128  # an answer of one token has no TPOT
+    max_tokens: Annotated[int, Field(ge=2)] = 128  # an answer of one token has no TPOT
     repeats: PositiveInt = 3
     concurrency: tuple[PositiveInt, ...] = (1, 4, 8)
     requests_per_stream: PositiveInt = 4
@@ -102,7 +104,6 @@ class BenchConfig(LoadConfig):
 
     def __post_init__(self) -> None:
         _ = self.shape
-        check_ranges("bench", self)
         names = {arm.name for arm in default_arms()}
         for name in self.arms:
             if name not in names and HEADLESS_ARM.fullmatch(name) is None:
@@ -145,9 +146,6 @@ class ClientConfig(LoadConfig):
     warm_up: NonNegativeInt = 2
     timeout_s: PositiveFloat = 600.0
 
-    def __post_init__(self) -> None:
-        check_ranges("client", self)
-
 
 @dataclass(frozen=True)
 class TuneConfig:
@@ -174,7 +172,7 @@ class TuneConfig:
     streams: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16, 32)
     depth: PositiveInt = 8
     top_k: tuple[PositiveInt, ...] = (1, 2, 4, 8)
-    nodes: tuple[Annotated[int, Range(2)], ...] = (8, 16, 32, 64)
+    nodes: tuple[Annotated[int, Field(ge=2)], ...] = (8, 16, 32, 64)
     answers: PositiveInt = 48
     temperature: float | None = None
     max_tokens: PositiveInt = 256
@@ -185,7 +183,6 @@ class TuneConfig:
 
     def __post_init__(self) -> None:
         _ = self.sampling
-        check_ranges("tune", self)
         for name in ("streams", "top_k", "nodes"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):

@@ -1,28 +1,22 @@
 """Imports results of other tools into results.json: JSON of AIPerf, guidellm, `vllm bench serve` and SGLang's bench.
 
-The keys of each tool for the metrics of eyas:
-
-    metric        AIPerf                     guidellm                             vLLM, SGLang
-    TTFT          time_to_first_token        time_to_first_token_ms               *_ttft_ms
-    TPOT          inter_token_latency        inter_token_latency_ms               *_tpot_ms
-    step          inter_chunk_latency        -                                    *_itl_ms
-    end-to-end    request_latency            request_latency (seconds)            *_e2el_ms, *_e2e_latency_ms
-
-guidellm's inter-token latency is the TPOT of eyas. guidellm's time per output token includes the TTFT, so it is not
-imported.
+importers.toml has the keys of each tool for the metrics of eyas. guidellm's inter-token latency is the TPOT of eyas.
+guidellm's time per output token includes the TTFT, so it is not imported.
 """
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eyas.base.config import load_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.storage import convert_read_errors
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE
 from eyas.bench.results import SCHEMA, lookup, read_number, redact_location
 
+TOOLS = load_toml(Path(__file__).with_name("importers.toml"))
 PERCENTILES = ("p50", "p90", "p99")
 OTHER_FILE = "Use a JSON file of aiperf, guidellm, vllm bench serve or sglang.benchmark.serving"
 Metrics = dict[str, Any]
@@ -79,95 +73,37 @@ def _parse_json(text: str) -> list[Any]:
 def _parse_runs(value: Mapping[str, Any]) -> list[tuple[int, Metrics]]:
     if isinstance(value.get("benchmarks"), list):
         measured = (one for one in value["benchmarks"] if lookup(one, "metrics", "output_tokens_per_second"))
-        return list(map(_parse_guidellm, measured))
+        return [_parse_run(one, TOOLS["guidellm"]) for one in measured]
     if any(isinstance(value.get(name), Mapping) for name in ("time_to_first_token", "request_latency")):
-        return [_parse_aiperf(value)]
-    return [_parse_vllm(value)] if "median_ttft_ms" in value else []
+        return [_parse_run(value, TOOLS["aiperf"])]
+    return [_parse_run(value, TOOLS["vllm"])] if "median_ttft_ms" in value else []
 
 
-def _parse_aiperf(value: Mapping[str, Any]) -> tuple[int, Metrics]:
-    names = {
-        "ttft_ms": "time_to_first_token",
-        "tpot_ms": "inter_token_latency",
-        "step_ms": "inter_chunk_latency",
-        "e2e_ms": "request_latency",
-    }
+def _parse_run(value: Mapping[str, Any], tool: Mapping[str, Any]) -> tuple[int, Metrics]:
+    """Returns the number of streams and the metrics of a run, without the metrics that its file lacks.
 
-    def read(name: str, key: str = "avg") -> float | None:
-        return read_number(value, name, key)
+    The number of streams is 0 if it is unknown. A time without a median is left out. tool: a table of importers.toml.
+    """
 
-    # Since 0.13 the load is in phases, the warm-up among them.
+    def read(paths: Sequence[str], percentile: str = "") -> float | None:
+        name = tool["median"] if percentile == "p50" else percentile
+        numbers = (read_number(value, *path.format(p=name).split(".")) for path in paths)
+        return next((number for number in numbers if number is not None), None)
+
+    metrics: Metrics = {}
+    for name, paths in tool["times"].items():
+        unit = 1000 if name in tool["seconds"] else 1
+        times = {p: unit * number for p in PERCENTILES if (number := read(paths, p)) is not None}
+        metrics |= {name: times} if "p50" in times else {}
+    numbers = {name: read(paths) for name, paths in tool["numbers"].items()}
+    metrics |= {name: number for name, number in numbers.items() if number is not None}
+    if (completed := read(tool["completed"])) is not None:
+        failed = int(read(tool["failed"]) or 0)
+        metrics |= {"requests": int(completed) + failed, "failed": failed}
+    # Since AIPerf 0.13 the load is in phases, the warm-up among them.
     phases = lookup(value, "input_config", "phases") or []
     streams = [read_number(phase, "concurrency") for phase in phases if lookup(phase, "kind") == "profiling"]
-    streams.append(read_number(value, "input_config", "loadgen", "concurrency"))
-    metrics = _read_times(names, read) | {
-        "output_tps": read("output_token_throughput"),
-        "acceptance_length": read("spec_decode_acceptance_length"),
-        "goodput": read("goodput"),
-    }
-    return _build_run(next(filter(None, streams), 0), metrics, read("request_count"), read("error_request_count"))
-
-
-def _parse_guidellm(value: Mapping[str, Any]) -> tuple[int, Metrics]:
-    names = {"ttft_ms": "time_to_first_token_ms", "tpot_ms": "inter_token_latency_ms", "e2e_ms": "request_latency"}
-
-    def read(name: str, percentile: str) -> float | None:
-        found = read_number(value, "metrics", name, "successful", "percentiles", percentile)
-        return found if found is None or name != "request_latency" else 1000 * found
-
-    tps = read_number(value, "metrics", "output_tokens_per_second", "successful", "mean")
-    completed, failed = (read_number(value, "metrics", "request_totals", key) for key in ("successful", "errored"))
-    strategy = lookup(value, "config", "strategy") or lookup(value, "scheduler", "strategy") or {}
-    streams = read_number(strategy, "streams") or read_number(strategy, "max_concurrency")
-    return _build_run(streams, _read_times(names, read) | {"output_tps": tps}, completed, failed)
-
-
-def _parse_vllm(value: Mapping[str, Any]) -> tuple[int, Metrics]:
-    """Parses a run of vLLM or SGLang. vLLM has only the percentiles that were requested."""
-    e2e = "e2el" if "median_e2el_ms" in value else "e2e_latency"
-    names = {"ttft_ms": "ttft", "tpot_ms": "tpot", "step_ms": "itl", "e2e_ms": e2e}
-
-    def read(name: str, percentile: str) -> float | None:
-        return read_number(value, f"{'median' if percentile == 'p50' else percentile}_{name}_ms")
-
-    lengths = (read_number(value, name) for name in ("spec_decode_acceptance_length", "accept_length"))
-    metrics = _read_times(names, read) | {
-        "output_tps": read_number(value, "output_throughput"),
-        "acceptance_length": next(filter(None, lengths), None),
-        "goodput": read_number(value, "request_goodput"),
-    }
-    streams, completed, failed = (read_number(value, name) for name in ("max_concurrency", "completed", "failed"))
-    return _build_run(streams, metrics, completed, failed)
-
-
-def _read_times(names: Mapping[str, str], read: Callable[[str, str], float | None]) -> Metrics:
-    """Returns time -> percentiles; None for a time without a median.
-
-    Args:
-        names: The name of a time in eyas -> its name in the file.
-        read: Returns a percentile of a time in the file; None if it is missing.
-    """
-    times = {
-        ours: {p: value for p in PERCENTILES if (value := read(name, p)) is not None} for ours, name in names.items()
-    }
-    return {name: percentiles if "p50" in percentiles else None for name, percentiles in times.items()}
-
-
-def _build_run(
-    streams: float | None, metrics: Metrics, completed: float | None, failed: float | None
-) -> tuple[int, Metrics]:
-    """Returns the number of streams and the metrics of an imported run, without the metrics that its file lacks.
-
-    Args:
-        streams: The number of streams; None if the file does not give it, which becomes 0.
-        metrics: The metrics by name; None for one that the file does not give.
-        completed: The number of completed requests; None leaves out the metrics `requests` and `failed`.
-        failed: The number of failed requests; None counts as 0.
-    """
-    known = {name: value for name, value in metrics.items() if value is not None}
-    if completed is not None:
-        known |= {"requests": int(completed + (failed or 0)), "failed": int(failed or 0)}
-    return int(streams or 0), known
+    return int(next(filter(None, [*streams, read(tool["streams"])]), 0)), metrics
 
 
 def _build_point(streams: int, arms: Mapping[str, Metrics]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import Any
 
 from jinja2 import TemplateError
@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from eyas.base.errors import InputError
+from eyas.base.sequences import count_equal
 from eyas.base.terminal import GREEN, make_printable, mark
 from eyas.chat.conversation import Conversation, Message
 
@@ -240,9 +241,7 @@ def turn_suffix(
         render_text([*answered[:-1], Message("assistant", text)], tokenizer, generate=False, variables=variables)
         for text in ("0", "1")
     )
-    equal = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(first), reversed(second), strict=False))
-    length = sum(1 for _ in equal)
-    return first[len(first) - length :]
+    return first[len(first) - count_equal(reversed(first), reversed(second)) :]
 
 
 def render_text(

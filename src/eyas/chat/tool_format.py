@@ -15,13 +15,13 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
+from eyas.base.sequences import count_equal
 from eyas.chat.conversation import Message
 from eyas.chat.detokenizer import TextStream
 from eyas.chat.render import TemplateMessage, render_text, turn_suffix
@@ -221,8 +221,7 @@ class ToolFormat:
         except InputError:
             return ""
         # The prompt may open the reasoning, which the answer then writes in another way.
-        common = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, text, strict=False))
-        return text[sum(1 for _ in common) :].removesuffix(end)
+        return text[count_equal(prompt, text) :].removesuffix(end)
 
     def _with_own_template(self, family: ToolFamily | None) -> ToolFamily | None:
         """Returns the family with the response template that the tokenizer brings, if that one reads tool calls."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from eyas import export
 from eyas.base.errors import InputError
+from eyas.base.templates import template_environment
 from eyas.base.terminal import has_colors
 from eyas.bench import tune
 from eyas.bench.report_tables import describe_load
@@ -110,48 +111,18 @@ def doctor(parsed: argparse.Namespace) -> int:
 
 def format_results(results: dict[str, Any]) -> str:
     """Returns results.json as a table for a terminal."""
-    lines = [f"{'task':<14}{'baseline':>12}{'speculative':>13}{'faster':>9}{'accepted':>10}"]
-    for name, task in results["tasks"].items():
-        tpot = task["tpot_ms"]
-        lines.append(
-            f"{name:<14}{tpot['baseline']:>9.2f} ms{tpot['speculative']:>10.2f} ms"
-            f"{task['speedup']:>8.2f}x{task['acceptance_length']:>10.2f}"
-        )
-    for point in results["concurrency"]:
-        lines.append(
-            f"{point['n']:>3} streams    {point['baseline']['output_tps']:>8.0f} tok/s"
-            f"{point['speculative']['output_tps']:>8.0f} tok/s{point['speedup_tps']:>8.2f}x"
-        )
-    # At a fixed rate the throughput equals the rate, so the time between tokens is shown.
-    for point in [*results.get("rates", []), *results.get("ramp", [])]:
-        before, after = (point[name]["tpot_ms"]["p50"] for name in ("baseline", "speculative"))
-        lines.append(f"{describe_load(point):<16}{before:>7.2f} ms{after:>10.2f} ms{before / after:>8.2f}x")
-    lossless = results["lossless"]
-    share = f"{lossless['identical']} of {lossless['prompts']} outputs"
-    return "\n".join([*lines, f"{share} are identical to {lossless['reference']} ({lossless['dtype']})"])
+    return _render("results.txt.jinja", results)
 
 
 def format_tune_results(results: dict[str, Any]) -> str:
     """Returns tune.json as a table for a terminal, with the flags of other engines."""
-    lines = [
-        f"acceptance on held-out answers, rounds on this machine ({results['dtype']}, "
-        f"{results['machine']['threads']} threads, {results['context']} tokens of context)",
-        f"{'streams':>7}{'off':>11}  {'best tree':<18}{'accepted':>8}{'predicted':>14}{'faster':>8}  "
-        f"{'best chain':<12}{'faster':>6}",
-    ]
-    for point in results["streams"]:
-        best, chain = point["best"], point["best_chain"]
-        tree = "off" if best["tree"] is None else "{depth}, {top_k}, {nodes}".format(**best["tree"])
-        length = "off" if chain["tree"] is None else f"of {chain['tree']['depth']}"
-        lines.append(
-            f"{point['n']:>7}{point['off_tps']:>7.0f} t/s  {tree:<18}{best['acceptance_length']:>8.2f}"
-            f"{best['tps']:>10.0f} t/s{best['speedup']:>7.2f}x  {length:<12}{chain['speedup']:>5.2f}x"
-        )
-    for name, key, flags in (("SGLang", "best", sglang_flags), ("vLLM", "best_chain", vllm_flags)):
-        lines += ["", f"{name} flags, by streams:"]
-        for point in results["streams"]:
-            lines.append(f"{point['n']:>7}  {flags(point[key]['tree'], results['head']) or 'no speculation'}")
-    return "\n".join(lines)
+    return _render("tune.txt.jinja", results)
+
+
+def _render(template: str, results: dict[str, Any]) -> str:
+    environment = template_environment("eyas.cli", ".")
+    functions = {"describe_load": describe_load, "sglang_flags": sglang_flags, "vllm_flags": vllm_flags}
+    return environment.get_template(template).render(results=results, **functions).rstrip()
 
 
 def _run_all_stages(run: Run, as_json: bool) -> int:

@@ -3,7 +3,9 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Literal
 
-from eyas.base.config import PositiveInt, Range, check_ranges
+from pydantic import Field
+
+from eyas.base.config import PositiveInt
 from eyas.base.errors import InputError
 from eyas.data.select.contamination import ALL_EVALSETS, EvalSet
 from eyas.data.select.deduplicate import MIN_THRESHOLD
@@ -44,7 +46,7 @@ class PromptsConfig:
     source: str | None = None
     license: str | None = None
     limit: PositiveInt | None = None
-    seed: Annotated[int, Range(0, 2**32 - 1)] = 0  # the range of the random generators
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0  # the range of the random generators
     source_name: str | None = None
     task: str | None = None
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)
@@ -57,13 +59,10 @@ class PromptsConfig:
     quality: QualityConfig = field(default_factory=QualityConfig)
     evalsets: tuple[EvalSet, ...] = ALL_EVALSETS
     decontaminate: tuple[str, ...] = ()
-    duplicate: Annotated[float, Range(MIN_THRESHOLD, 1)] = 0.8
+    duplicate: Annotated[float, Field(ge=MIN_THRESHOLD, le=1)] = 0.8
     workers: PositiveInt | None = None
     executor: Literal["local", "ray"] = "local"
     world: PositiveInt = 1
-
-    def __post_init__(self) -> None:
-        check_ranges("prompts", self)
 
     def all_sources(self) -> tuple[SourceConfig, ...]:
         """Returns `prompts.source`, then the tables of `prompts.sources`. Raises InputError if there is no source.

@@ -4,7 +4,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from eyas.base.config import NonNegativeFloat, NonNegativeInt, PositiveInt, Range, check_ranges
+from pydantic import Field
+
+from eyas.base.config import NonNegativeFloat, NonNegativeInt, PositiveInt
 from eyas.base.errors import UsageError
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # valid on Vertex AI and on Kubernetes, with space for a suffix
@@ -59,9 +61,8 @@ class VertexJobsConfig:
     cpu_price_per_hour: NonNegativeFloat | None = None
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a value out of range."""
+        """Raises UsageError for a secret of another form."""
         table = "deploy.vertex.jobs"
-        check_ranges(table, self)
         for text in self.secrets:
             is_secret = re.fullmatch(r"[A-Z][A-Z0-9_]*=[-\w]+", text)
             _require(is_secret, f"{table}.secrets has {text[:40]!r}", "Write VARIABLE=NAME, never the value")
@@ -99,10 +100,10 @@ class VertexConfig:
     spot: bool = False
     replicas: tuple[int, int] = (1, 1)
     target_waiting: PositiveInt = 8
-    target_busy: Annotated[int, Range(1, 100)] = 60
+    target_busy: Annotated[int, Field(ge=1, le=100)] = 60
     invoke_routes: bool = False
-    startup_s: Annotated[int, Range(1, 7200)] = 7200
-    inference_s: Annotated[int, Range(1, 3600)] = 600
+    startup_s: Annotated[int, Field(ge=1, le=7200)] = 7200
+    inference_s: Annotated[int, Field(ge=1, le=3600)] = 600
     shared_memory_mb: PositiveInt = 16384
     api_endpoint: str | None = None
     jobs: VertexJobsConfig = field(default_factory=VertexJobsConfig)
@@ -121,7 +122,6 @@ class VertexConfig:
         _require(is_project, f"{table}.project={self.project!r} is not a project id", "Use the id, not the title")
         is_region = REGION.fullmatch(self.location)
         _require(is_region, f"{table}.location={self.location!r} is not a region", "Use one such as us-central1")
-        check_ranges(table, self)
         _require_replicas(table, self.replicas)
 
 
@@ -181,7 +181,6 @@ class KubernetesConfig:
         for key in ("namespace", "service_account", "volume_claim"):
             name = getattr(self, key)
             _require(NAME.fullmatch(name), f"{table}.{key}={name!r} is not a valid name", f"Use {NAME_RULE}")
-        check_ranges(table, self)
         is_variable = self.metrics_key is None or re.fullmatch(r"[A-Z][A-Z0-9_]*", self.metrics_key)
         _require(is_variable, f"{table}.metrics_key={self.metrics_key!r} is not a variable", "Use one as METRICS_KEY")
         _require_replicas(table, self.replicas)

@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import torch
+from pydantic import Field
 
 from eyas.base import provenance
-from eyas.base.config import PositiveInt, Range, check_ranges
+from eyas.base.config import PositiveInt
 from eyas.base.environment import poll, read_rank
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
@@ -61,7 +62,7 @@ SAMPLE_ROWS, SAMPLE_TOKENS = 32, 8192  # the most rows and tokens on which the q
 
 @dataclass(frozen=True)
 class CaptureConfig:
-    """The recipe keys `capture.*`. Raises UsageError for a value out of range.
+    """The recipe keys `capture.*`.
 
     docs/features.md gives the reasons for `dtype` and `max_error`.
 
@@ -82,17 +83,14 @@ class CaptureConfig:
     """
 
     dtype: StoredDtype = "fp8"
-    max_error: Annotated[float, Range(0, 1, exclude_low=True)] = 0.1
+    max_error: Annotated[float, Field(gt=0, le=1)] = 0.1
     online: bool = False
     world: PositiveInt = 1
     aux_layer_ids: tuple[int, ...] | None = None
-    max_length: Annotated[int, Range(3)] | None = None
+    max_length: Annotated[int, Field(ge=3)] | None = None
     batch_tokens: PositiveInt = 8192
     shard_bytes: PositiveInt = 256 * 1024 * 1024
-    held_out: Annotated[float, Range(0, 1)] = 0.05
-
-    def __post_init__(self) -> None:
-        check_ranges("capture", self)
+    held_out: Annotated[float, Field(ge=0, le=1)] = 0.05
 
 
 def print_chosen_layers(ids: Sequence[int], num_layers: int) -> None:

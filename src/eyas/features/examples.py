@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
+from eyas.base.sequences import count_equal
 from eyas.chat.conversation import MODE_TAG, Conversation, read_conversation_dir
 from eyas.chat.render import render
 from eyas.features.layout import Split, count_supervised, teacher_positions, trimmed_length
@@ -74,7 +75,7 @@ def load_texts(directory: Path, target: Target, max_length: int | None) -> tuple
             if not row.ids:
                 continue
             if texts and texts[-1].conversation == row.conversation:
-                row = dataclasses.replace(row, shared=_common_prefix_length(texts[-1].ids, row.ids))
+                row = dataclasses.replace(row, shared=count_equal(texts[-1].ids, row.ids))
             texts.append(row)
     if not texts:
         raise InputError(f"The conversations in {directory} hold no generated token", "Run `eyas respond` again")
@@ -116,11 +117,6 @@ def assign_splits(texts: Sequence[TextRow], held_out: float) -> dict[str, Split]
         for rank, name in enumerate(ranked):
             splits.setdefault(name, "held_out" if rank < count else "train")
     return splits
-
-
-def _common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
-    pairs = zip(first, second, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def plan_shards(texts: Sequence[TextRow], dtype: StoredDtype, hidden_size: int, shard_bytes: int) -> list[list[int]]:

@@ -33,6 +33,7 @@ from eyas.base.config import build, load_toml
 from eyas.base.errors import InputError
 from eyas.base.provenance import require_finished
 from eyas.base.storage import convert_read_errors
+from eyas.base.templates import template_environment
 from eyas.bench.results import RESULTS_FILE
 from eyas.bench.results import SCHEMA as RESULTS_SCHEMA
 from eyas.evaluation.evaluate import SCHEMA as ACCEPTANCE_SCHEMA
@@ -52,11 +53,6 @@ SLICE_KINDS = ("all", "task", "context")
 
 Verdict = Literal["worse", "as before", "better", "too few", "no promise"]
 Recommendation = Literal["retrain", "keep", "unknown"]
-RECOMMENDATION_TEXTS = {
-    "retrain": "Train again: the head accepts fewer tokens than its report says.",
-    "keep": "No training is needed: the head accepts as many tokens as its report says.",
-    "unknown": "There is too little comparable traffic for a recommendation.",
-}
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ class DriftReport:
     """The comparison of all slices.
 
     Attributes:
-        recommendation: "retrain", "keep" or "unknown"; see RECOMMENDATION_TEXTS.
+        recommendation: "retrain", "keep" or "unknown".
         head: The digest of the head.
         num_requests: The number of outputs in the comparison.
         num_other_heads: The number of outputs of other heads; they are left out.
@@ -162,15 +158,8 @@ class DriftReport:
 
     def to_text(self) -> str:
         """Returns a table for a terminal."""
-        names = f"{'slice':<28}{'outputs':>8}{'rounds':>8}{'live (95 %)':>22}{'report (95 %)':>22}{'change':>9}"
-        lines = [f"{names}  verdict"]
-        for row in self.slices:
-            name = f"{row.slice} {row.name or ''}".strip() + f", temperature {row.temperature}"
-            live, reference = _format(row.acceptance_length, row.ci95), _format(row.reference, row.reference_ci95)
-            change = "" if row.difference is None else f"{row.difference:+.1%}"
-            cells = f"{row.requests:>8}{row.rounds:>8}{live:>22}{reference:>22}{change:>9}"
-            lines.append(f"{name:<28}{cells}  {row.verdict}")
-        return "\n".join([*lines, RECOMMENDATION_TEXTS[self.recommendation]])
+        template = template_environment("eyas.monitoring", ".").get_template("drift_report.txt.jinja")
+        return template.render(report=self).rstrip()
 
 
 # --- the report of a run ---------------------------------------------------------------------------------------------
@@ -282,10 +271,6 @@ def compare_acceptance(
         raise InputError(problem, "Pass the run directory of the logged head")
     slices = tuple(_compare_slice(part, report.references.get(part), own) for part in _list_slices(report, own))
     return DriftReport(_recommend(slices), report.head, len(own), len(recent) - len(own), slices)
-
-
-def _format(value: float | None, ci95: tuple[float, float] | None) -> str:
-    return "" if value is None or ci95 is None else f"{value:.2f} ({ci95[0]:.2f}-{ci95[1]:.2f})"
 
 
 def _list_slices(report: ReportedAcceptance, records: Iterable[AcceptanceRecord]) -> list[TrafficSlice]:

@@ -289,15 +289,10 @@ class CompletionResponse(ResponseHeader):
     metrics: ResponseMetrics | None
 
 
-class CompletionChunkChoice(ResponseModel):
+class CompletionChunkChoice(CompletionChoice):
     """The new part of one output."""
 
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
     finish_reason: ReplyFinishReason | None
-    token_ids: list[int] = Field(default=[])
-    prompt_token_ids: list[int] = Field(default=[])
     round: RoundInfo | None = None
 
 

@@ -1,12 +1,13 @@
 """Defines the recipe keys `train.*`, and computes the sizes of the head from them."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from eyas.base.config import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Range, check_ranges
+from pydantic import Field
+
+from eyas.base.config import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from eyas.base.errors import InputError, UsageError
 from eyas.model.block_head import BlockConfig
 from eyas.model.head import HeadConfig
@@ -58,13 +59,10 @@ class BlockOptions:
     anchors: PositiveInt = 64
     token_weight: NonNegativeFloat = 0.1
 
-    def __post_init__(self) -> None:
-        check_ranges("train.block", self)
-
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The recipe keys `train.*`. Raises UsageError for a value out of range.
+    """The recipe keys `train.*`. Raises UsageError for values that do not fit.
 
     An *update* is an optimizer step; a *step* is one of the unrolled steps (glossary). The keys `evaluate_every`,
     `evaluate_answers`, `evaluate_tree`, `patience` and `ema` decide which weights become the head
@@ -113,15 +111,15 @@ class TrainConfig:
     drafter: Literal["eagle3", "block"] = "eagle3"
     block: BlockOptions = field(default_factory=BlockOptions)
     steps: PositiveInt = 7
-    decay: Annotated[float, Range(0, 1, exclude_low=True)] = 0.8
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.8
     epochs: PositiveInt = 3
     updates: PositiveInt | None = None
     batch_tokens: PositiveInt = 2048
     micro_tokens: PositiveInt = 8192
     learning_rate: PositiveFloat = 1e-3
-    warmup: Annotated[float, Range(0, 1)] = 0.03
+    warmup: Annotated[float, Field(ge=0, le=1)] = 0.03
     weight_decay: float = 0.01
-    clip: Annotated[float, Range(0, math.inf, exclude_low=True)] = 0.5
+    clip: Annotated[float, Field(gt=0)] = 0.5
     seed: int = 0
     draft_vocab_size: PositiveInt = 32000
     head: HeadOptions = field(default_factory=HeadOptions)
@@ -138,15 +136,12 @@ class TrainConfig:
     evaluate_answers: NonNegativeInt = 16
     evaluate_tree: TreeShape = field(default_factory=lambda: TreeShape(6, 4, 16))
     patience: PositiveInt | None = None
-    ema: float = 0.0
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
     watch: tuple[TrackerName, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.init:
             raise UsageError("train.init is empty", "Set it to 'random' or to a head directory")
-        check_ranges("train", self)
-        if not 0 <= self.ema < 1:
-            raise UsageError(f"train.ema = {self.ema} is out of range", "Set train.ema to at least 0 and below 1")
         if self.patience is not None and not self.evaluate_answers:
             problem = "train.patience needs evaluations, but train.evaluate_answers is 0"
             raise UsageError(problem, "Raise train.evaluate_answers, or remove train.patience")

@@ -47,7 +47,7 @@ def test_what_was_added_is_there_again(part):
 
 def test_a_withheld_answer_leaves_its_counts_alone(part):
     journal = written(part, HELD)
-    assert json.loads(journal.path.read_bytes()) == {"id": "q:0", "turn": 0, "found": {"CARD": 2}}
+    assert json.loads(journal.path.read_bytes()) == {"id": "q:0", "turn": 0, "answer": {"private_counts": {"CARD": 2}}}
 
 
 def test_a_second_answer_is_refused(part):
@@ -75,10 +75,12 @@ def test_a_torn_line_is_cut_off_wherever_it_is_torn(part):
         "[]",
         "null",
         '{"id": "q:9", "turn": 0}',
-        '{"id": "q:9", "turn": 0, "found": {}, "message": {"role": "assistant", "content": "x"}}',
-        '{"id": "q:9", "turn": 0, "found": {}, "message": 3, "token_ids": [1], "loss_mask": [true], "finish": "stop"}',
-        '{"id": "q:9", "turn": 0, "found": {}, "message": {"role": "assistant", "content": "x"}, "token_ids": [1], '
-        '"loss_mask": [true], "finish": "eos"}',
+        '{"id": "q:9", "turn": 0, "answer": {"message": {"role": "assistant", "content": "x"}}}',
+        '{"id": "q:9", "turn": 0, "answer": {"private_counts": {}, "message": {"role": "assistant", "content": "x"}}}',
+        '{"id": "q:9", "turn": 0, "answer": {"message": 3, "turn": {"token_ids": [1], "loss_mask": [true], '
+        '"finish": "stop"}}}',
+        '{"id": "q:9", "turn": 0, "answer": {"message": {"role": "assistant", "content": "x"}, '
+        '"turn": {"token_ids": [1], "loss_mask": [true], "finish": "eos"}}}',
     ],
 )
 def test_behind_a_line_that_is_no_answer_nothing_counts(part, line):

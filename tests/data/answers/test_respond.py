@@ -22,7 +22,7 @@ from eyas.chat.conversation import Finish, Message, read_conversation_dir
 from eyas.chat.render import render, render_prompt
 from eyas.data.answers import respond
 from eyas.data.answers.respond import run
-from eyas.data.answers.respond_config import Decoding, RespondConfig, ResponseMode, TaskDecoding
+from eyas.data.answers.respond_config import Decoding, RespondConfig, ResponseMode
 from eyas.data.answers.responder import Answered
 from eyas.data.ledger.ledger import REASONS
 from eyas.data.select.quality import is_looping_answer
@@ -103,7 +103,7 @@ def test_modes_share_the_conversations_and_must_fit_the_template(prompts, tmp_pa
     with pytest.raises(InputError, match=r"respond\.modes\.direct sets thinks, which the target's chat template"):
         run(config, prompts, tmp_path / "out", responder(SlowTarget()), progress=False)
     with pytest.raises(UsageError, match=r"respond\.modes\.a\.share = 0"):
-        RespondConfig(modes={"a": ResponseMode(0.0)})
+        build(RespondConfig, {"modes": {"a": {"share": 0}}}, "respond")
     with pytest.raises(UsageError, match=r"chat_template_kwargs\.a = .* is not a number, a string, true or false"):
         build(RespondConfig, {"modes": {"a": {"chat_template_kwargs": {"a": [1]}}}})
 
@@ -367,7 +367,7 @@ def test_what_must_not_be_there_is_not_even_in_a_journal(prompts, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(CONFIG, prompts, out, responder(Stops(said)), progress=False, scan=scan)
     (line,) = [line for path in out.glob("*.journal") for line in path.open() if '"q:1"' in line]
-    assert json.loads(line) == {"id": "q:1", "turn": 0, "found": {"CARD": 1}}
+    assert json.loads(line) == {"id": "q:1", "turn": 0, "answer": {"private_counts": {"CARD": 1}}}
     run(CONFIG, prompts, out, responder(target := SlowTarget()), progress=False, scan=scan)
     assert not {"q:1/0", "q:1/1"} & set(target.asked)
     assert json.loads((out / "ledger.json").read_text())["dropped"]["private"] == {"count": 1, "ids": ["q:1"]}
@@ -493,7 +493,7 @@ def test_looping(token_ids, expected):
         ({"requests_per_second": 0.0}, "respond.requests_per_second = 0.0"),
         ({"temperature": -1}, "respond.temperature = -1"),
         ({"top_p": 0.0}, "respond.top_p = 0.0"),
-        ({"tasks": {"math": TaskDecoding(top_k=0)}}, "respond.tasks.math.top_k = 0"),
+        ({"tasks": {"math": {"top_k": 0}}}, "respond.tasks.math.top_k = 0"),
         ({"model": "m"}, "respond.model is set without respond.url"),
         ({"url": "http://h/v1"}, "respond.url is set without respond.model"),
         ({"url": "h:8000/v1", "model": "m"}, "respond.url=.* is not the URL of a server"),
@@ -505,7 +505,7 @@ def test_looping(token_ids, expected):
 )
 def test_keys_that_mean_nothing_are_refused(keys, match):
     with pytest.raises(UsageError, match=match) as caught:
-        RespondConfig(**keys)
+        build(RespondConfig, keys, "respond")
     assert "name:key" not in str(caught.value)
 
 

@@ -17,8 +17,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
+from eyas.base.json_parser import parse_json
 from eyas.base.storage import convert_write_errors
 from eyas.chat.conversation import NO_OTHER_KEYS, Message, Turn
 
@@ -35,24 +34,29 @@ class KeptAnswer:
         private_counts: The number of values of each kind of personal data that the scanner found in the answer.
     """
 
+    __pydantic_config__ = NO_OTHER_KEYS
+
     turn: Turn
     message: Message
     private_counts: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields of a journal line."""
-        return {**self.turn.to_json(), "message": self.message.to_json(), "found": dict(self.private_counts)}
+        """Returns the answer as a journal line holds it."""
+        answer = {"turn": self.turn.to_json(), "message": self.message.to_json()}
+        return answer | {"private_counts": dict(self.private_counts)}
 
 
 @dataclass(frozen=True)
 class WithheldAnswer:
     """An answer that is dropped because of personal data. Only the number of values of each kind is stored."""
 
+    __pydantic_config__ = NO_OTHER_KEYS
+
     private_counts: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields of a journal line."""
-        return {"found": dict(self.private_counts)}
+        """Returns the answer as a journal line holds it."""
+        return {"private_counts": dict(self.private_counts)}
 
 
 class Journal:
@@ -90,7 +94,7 @@ class Journal:
         """Writes one answer. Raises StorageError if the disk is full."""
         assert self._file is not None, "the journal is not open"
         assert (conversation_id, turn) not in self._answers, f"{conversation_id} turn {turn} is answered twice"
-        record = {"id": conversation_id, "turn": turn, **answer.to_json()}
+        record = {"id": conversation_id, "turn": turn, "answer": answer.to_json()}
         data = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         with convert_write_errors(self.path):
             while data:
@@ -105,39 +109,23 @@ class Journal:
         """Reads the answers. Returns how many bytes of the file are valid."""
         num_bytes = 0
         for line in self.path.read_bytes().splitlines(keepends=True):
-            answer = _parse_line(line)
-            if answer is None:
+            try:
+                read = parse_json(_Line, line)
+            except ValueError:
                 break
-            self._answers[answer[0]] = answer[1]
+            if not line.endswith(b"\n"):
+                break
+            self._answers[read.id, read.turn] = read.answer
             num_bytes += len(line)
         return num_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class _WithheldLine:
+@dataclass(frozen=True)
+class _Line:
+    """A line of the file. turn: the number of the user turn, from 0."""
+
     __pydantic_config__ = NO_OTHER_KEYS
+
     id: str
     turn: int
-    found: Mapping[str, int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _KeptLine(Turn, _WithheldLine):
-    message: Message
-
-
-_LINE: TypeAdapter[_KeptLine | _WithheldLine] = TypeAdapter(_KeptLine | _WithheldLine)
-
-
-def _parse_line(line: bytes) -> tuple[tuple[str, int], KeptAnswer | WithheldAnswer] | None:
-    """Returns (conversation id, turn) and the answer of a journal line; None for an invalid line."""
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        read = _LINE.validate_json(line, strict=True)
-    except ValueError:
-        return None
-    if not isinstance(read, _KeptLine):
-        return (read.id, read.turn), WithheldAnswer(read.found)
-    turn = Turn(read.token_ids, read.loss_mask, read.finish, read.ids_source)
-    return (read.id, read.turn), KeptAnswer(turn, read.message, read.found)
+    answer: KeptAnswer | WithheldAnswer

@@ -7,14 +7,16 @@ from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Annotated, Any
 
-from eyas.base.config import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Range, check_ranges
+from pydantic import Field
+
+from eyas.base.config import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Scalar
 from eyas.base.errors import UsageError
 from eyas.base.openai_http import parse_api_url
 from eyas.privacy.span import DROPPED_BY_DEFAULT, EntityKind
 
 RUNTIME_KEYS = ("url", "api_key_env", "concurrency", "requests_per_second", "timeout_s", "retries")
 """Keys that change no answer. A run can continue with other values, for example on another server."""
-Probability = Annotated[float, Range(0, 1, exclude_low=True)]
+Probability = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class ResponseMode:
     """
 
     share: PositiveFloat = 1.0
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    chat_template_kwargs: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,6 @@ class RespondConfig:
     drop_private: tuple[EntityKind, ...] = DROPPED_BY_DEFAULT
 
     def __post_init__(self) -> None:
-        check_ranges("respond", self)
-        for task, decoding in self.tasks.items():
-            check_ranges(f"respond.tasks.{task}", decoding)
-        for name, mode in self.modes.items():
-            check_ranges(f"respond.modes.{name}", mode)
         self._check_server()
 
     def decoding_for(self, task: str | None) -> Decoding:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from eyas.base.config import load_toml
 from eyas.base.errors import UsageError
+from eyas.base.sequences import count_equal
 
 
 @dataclass(frozen=True)
@@ -209,34 +210,13 @@ def _has_repeated_span(text: str) -> bool:
         if again < 0:
             continue
         period = again - start
-        done = again + _count_equal_ahead(text, start, again)
-        length = done - start + _count_equal_behind(text, start, again)
+        done = again + count_equal(text[start:], text[again:])
+        before, before_again = (text[:end][-_STEP - MAX_PERIOD_CHARS :] for end in (start, again))
+        length = done - start + count_equal(reversed(before), reversed(before_again))
         share = MIN_LOOP_SHARE if any(map(str.isalpha, text[start:again])) else MIN_RULER_SHARE
         if length >= max(MIN_LOOP_CHARS, MIN_REPEATS * period, share * num_chars):
             return True
     return False
-
-
-def _count_equal_ahead(text: str, first: int, second: int) -> int:
-    """Returns how many characters from `first` on equal those from `second` on. Requirement: first < second."""
-    count, step = 0, _PROBE
-    while step:
-        if second + count + step <= len(text) and text.startswith(
-            text[first + count : first + count + step], second + count, second + count + step
-        ):
-            count += step
-            step *= 2
-        else:
-            step //= 2
-    return count
-
-
-def _count_equal_behind(text: str, first: int, second: int) -> int:
-    """Returns how many characters before position `first` equal those before `second`, up to a fixed maximum."""
-    count = 0
-    while count < min(first, _STEP + MAX_PERIOD_CHARS) and text[first - count - 1] == text[second - count - 1]:
-        count += 1
-    return count
 
 
 def _has_repeated_lines(text: str) -> bool:
