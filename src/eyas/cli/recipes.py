@@ -150,7 +150,8 @@ def format_tune_results(results: dict[str, Any]) -> str:
     for name, key, flags in (("SGLang", "best", sglang_flags), ("vLLM", "best_chain", vllm_flags)):
         lines += ["", f"{name} flags, by streams:"]
         for point in results["streams"]:
-            lines.append(f"{point['n']:>7}  {flags(point[key]['tree'], results['head']) or 'no speculation'}")
+            line = flags(point[key]["tree"], results["head"], results.get("slots"))
+            lines.append(f"{point['n']:>7}  {line or 'no speculation'}")
     return "\n".join(lines)
 
 
