@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from eyas.formats.aux_layers import AUX_LAYERS_KEY, to_sglang_ids
-from eyas.formats.config import FIXED_VALUES, SIZE_KEYS, VARIANT_FLAGS, build_config_json
+from eyas.formats.config import FILE_DTYPES, FIXED_VALUES, SIZE_KEYS, VARIANT_FLAGS, build_config_json
 from eyas.formats.head_dir import StoredHead, head_tensors, write_files
 from eyas.model.block_head import BlockConfig
 from eyas.model.head import HeadConfig
@@ -132,7 +130,8 @@ def find_matrix_problem(target: Target) -> str | None:
     """Returns why the engines' DSpark code computes other logits with the target's output matrix; None if it agrees."""
     if target.logit_softcap is not None:
         return "the target caps its logits, which the DSpark code of the engines does not do"
-    if not isinstance(target.lm_head, nn.Linear) or target.lm_head.bias is not None:
+    weight = getattr(target.lm_head, "weight", None)
+    if weight is None or weight.dtype not in FILE_DTYPES.values() or getattr(target.lm_head, "bias", None) is not None:
         return "the target's output matrix is quantized or has a bias, which the engines' DSpark code does not read"
     return None
 
