@@ -38,6 +38,16 @@ ANCHORS = 4  # blocks of each text
 NAMES = ("DeepSpec export: difference of logits in DeepSpec's own model class", "DeepSpec export: acceptance length")
 
 
+class CroppedCache(DynamicCache):
+    """transformers' cache with `crop` of transformers 5.10, for which DeepSpec was written: to a length."""
+
+    def crop(self, max_length: int) -> None:
+        """Keeps the first `max_length` tokens. Newer versions take the negative number of tokens to remove."""
+        surplus = self.get_seq_length() - max_length
+        if surplus > 0:
+            super().crop(-surplus)
+
+
 @dataclass(frozen=True)
 class DeepSpec:
     """DeepSpec's code with a target and an exported head, in float32 on the CPU.
@@ -53,7 +63,10 @@ class DeepSpec:
     @staticmethod
     def load(target_dir: Path, head_dir: Path) -> "DeepSpec":
         """Loads both models as the evaluator does. Requirement: the checkout is on sys.path."""
-        evaluator_class = importlib.import_module("deepspec.eval.dspark.evaluator").Qwen3DSparkEvaluator
+        module = importlib.import_module("deepspec.eval.dspark.evaluator")
+        base = importlib.import_module("deepspec.eval.base_evaluator")
+        module.DynamicCache = base.DynamicCache = CroppedCache
+        evaluator_class = module.Qwen3DSparkEvaluator
         settings: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "sdpa"}
         evaluator = object.__new__(evaluator_class)
         evaluator.target_model = AutoModelForCausalLM.from_pretrained(target_dir, **settings).eval()
@@ -73,7 +86,7 @@ class DeepSpec:
             model,
             draft_input_ids=block,
             position_ids=torch.arange(start + model.block_size)[None],
-            past_key_values_draft=DynamicCache(),
+            past_key_values_draft=CroppedCache(),
             target_hidden_states=features,
             start=start,
             block_size=model.block_size,
