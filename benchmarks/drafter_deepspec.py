@@ -27,7 +27,7 @@ from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, RequestOutput
 from eyas.formats.head_dir import StoredHead, read_head
-from eyas.formats.parity import TOLERANCE, draft_block
+from eyas.formats.parity import TOLERANCE, draft_block, read_matrices
 from eyas.formats.sglang_vllm import BLOCK_FORMATS, write_engine_dir
 from eyas.model.attention import DenseAttention
 from eyas.model.block_head import BlockHead
@@ -161,12 +161,13 @@ def compare_logits(other: DeepSpec, target: Target, stored: StoredHead, texts: l
     """Returns the row of the largest difference of logits over ANCHORS blocks of each text."""
     head, difference, largest, equal, total = stored.head, 0.0, 0.0, 0, 0
     assert isinstance(head, BlockHead), "DeepSpec reads block heads"
-    matrices = (target.embedding.weight, target.lm_head.weight)
+    matrices = read_matrices(target)
     for ids in texts:
         ids_1T = torch.tensor([ids])
-        aux_TL = target.forward(ids_1T, torch.arange(len(ids))[None], DenseAttention(), want_aux=True).aux_BTL[0]
+        aux_BTL = target.forward(ids_1T, torch.arange(len(ids))[None], DenseAttention(), want_aux=True).aux_BTL
+        assert aux_BTL is not None, "want_aux is set"
         for start in {len(ids) * k // (ANCHORS + 1) for k in range(1, ANCHORS + 1)} - {0}:
-            ours_gX, our_tokens = draft_block(head, matrices, aux_TL[:start], ids[start])
+            ours_gX, our_tokens = draft_block(head, matrices, aux_BTL[0, :start], ids[start])
             theirs_gX, their_tokens = other.draft_block(ids, start)
             difference = max(difference, (ours_gX - theirs_gX).abs().max().item())
             largest, total = max(largest, ours_gX.abs().max().item()), total + 1

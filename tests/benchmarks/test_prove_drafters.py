@@ -31,7 +31,7 @@ from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, StopCriteria
 from eyas.formats.config import HeadMetadata
 from eyas.formats.head_dir import write_head
-from eyas.formats.parity import TargetStates
+from eyas.formats.parity import TargetStates, read_matrices
 from eyas.formats.reference_reader import ReferenceBlockHead
 from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
@@ -185,8 +185,7 @@ class SameLayers(DeepSpec):
     @staticmethod
     def load(target_dir: Path, head_dir: Path) -> DeepSpec:
         target = Target.load(target_dir, torch.float32, (1, 2, 3))
-        matrices = (target.embedding.weight, target.lm_head.weight)
-        return SameLayers((target, ReferenceBlockHead(head_dir, "deepspec", matrices)), SimpleNamespace())
+        return SameLayers((target, ReferenceBlockHead(head_dir, "deepspec", read_matrices(target))), SimpleNamespace())
 
     def draft_block(self, ids: Sequence[int], start: int) -> tuple[torch.Tensor, list[int]]:
         target, reader = self.evaluator

@@ -10,7 +10,7 @@ from tests.drafters.blocks import SLOTS
 from tests.engine.small import Spoken
 from tests.formats.test_block_parity import export, rewrite
 
-from eyas.formats.parity import TargetStates
+from eyas.formats.parity import TargetStates, read_matrices
 from eyas.formats.reference_reader import ReferenceBlockHead
 from eyas.model.block_head import BlockHead
 
@@ -20,7 +20,6 @@ def test_the_slots_of_both_conventions_are_told_apart(llama: Spoken, learned: Bl
     """Slot k drafts the token k + 1 after the anchor. Read as the token k after it, the same weights draft nothing."""
     target = llama.target
     directory = export(learned, target, tmp_path)["vllm"]
-    matrices = (target.embedding.weight, target.lm_head.weight)
     pairs = zip(llama.requests, llama.texts, strict=True)
     answers = [(len(request.prompt_ids), ids) for request, ids in pairs if len(request.prompt_ids) < 100]
     places = [(ids, start) for length, ids in answers for start in range(length, len(ids) - SLOTS, 5)]
@@ -28,7 +27,7 @@ def test_the_slots_of_both_conventions_are_told_apart(llama: Spoken, learned: Bl
     right = {}
     for is_shift in (True, False):
         rewrite(directory, sample_from_anchor=is_shift)
-        reader, hits = ReferenceBlockHead(directory, "vllm", matrices), {1: 0, 0: 0}
+        reader, hits = ReferenceBlockHead(directory, "vllm", read_matrices(target)), {1: 0, 0: 0}
         for ids, start in places:
             # The head reads the last layer, which an export leaves out: here the reader gets what eyas captures.
             states = TargetStates.capture(target, ids[:start]).aux_TL.chunk(3, -1)

@@ -136,10 +136,17 @@ def compare_with_reference(
     return ParityResult(list(reference.layers), largest, steps, same)
 
 
+def read_matrices(target: Target) -> tuple[Tensor, Tensor]:
+    """Returns the target's embedding and output matrix [W, D] on the CPU, in float32."""
+    output_WD = target.lm_head.weight
+    assert isinstance(output_WD, Tensor), "find_matrix_problem finds no problem"
+    return target.embedding.weight.detach().to("cpu", torch.float32), output_WD.detach().to("cpu", torch.float32)
+
+
 def _compare_blocks(
     directory: Path, engine: str, head: BlockHead, target: Target, states: TargetStates
 ) -> ParityResult:
-    matrices = (target.embedding.weight.to("cpu", torch.float32), target.lm_head.weight.to("cpu", torch.float32))
+    matrices = read_matrices(target)
     reference = ReferenceBlockHead(directory, engine, matrices)
     steps, largest, same = [0.0] * head.config.block_size, 0.0, True
     num_rows = len(states.ids_T) - 1
