@@ -19,7 +19,7 @@
 # make prove-production   serving, export formats and clients, against vLLM, OpenVINO, AIPerf and guidellm
 # make prove-clients      what clients and operators need: tool calls, metrics (DATA=DIR: BFCL's cases; Debian's prometheus)
 # make prove-speed        forwards, budget, peers, served (TARGET=DIR HEAD=DIR PROMPTS=FILE: another pair; ONLY=PART)
-# make prove-drafters     EAGLE-3, block head, copies and small model (RUN=DIR PROMPTS='FILE ...': also on that run's target; DATA=DIR: edits)
+# make prove-drafters     EAGLE-3, block head, copies and small model (RUN=DIR PROMPTS='FILE ...': also on that run's target; DATA=DIR: edits; DEEPSPEC=DIR: its checkout)
 # make prove-gpu          tests, equal answers, speed and memory on a GPU, as a page (MINUTES=N OUT=DIR; SOAK=1: 20 minutes more)
 # make prove-plain        size, structure, texts and speed of the source, against the commit before the split
 # make interop            clients such as LangChain and openai-agents run a task against `eyas serve`
@@ -213,7 +213,8 @@ prove-speed: $(EYAS)
 prove-drafters: $(EYAS)
 	@$(BIN)/python benchmarks/prove_drafters.py $(if $(RUN),--run $(RUN)) $(if $(PROMPTS),--prompts $(PROMPTS)) \
 	  $(if $(TARGET),--target "$(TARGET)") $(if $(EAGLE3),--eagle3 "$(EAGLE3)") $(if $(BLOCK),--block "$(BLOCK)") \
-	  $(if $(DATA),--data "$(DATA)") $(if $(SHORT_HEAD),--short-head "$(SHORT_HEAD)")
+	  $(if $(DATA),--data "$(DATA)") $(if $(SHORT_HEAD),--short-head "$(SHORT_HEAD)") \
+	  $(if $(DEEPSPEC),--deepspec "$(DEEPSPEC)")
 
 # The installed packages include a torch for CUDA only if the index has one; with another Python:
 # python3 -m benchmarks.gpu

@@ -1,7 +1,7 @@
 """Compares the drafters: answers, sampling, acceptance length, speed, calibration. `make prove-drafters` calls it.
 
     python benchmarks/prove_drafters.py [--run DIR ...] [--prompts FILE ...] [--target DIR] [--eagle3 DIR] [--block DIR]
-        [--only PART ...] [--no-embedded] [--work DIR] [--train-seconds S] [--seconds S] [--eager]
+        [--only PART ...] [--no-embedded] [--work DIR] [--train-seconds S] [--seconds S] [--eager] [--deepspec DIR]
 
 Two kinds of pairs are measured:
 
@@ -22,6 +22,7 @@ last run. WORK keeps run, heads and small model, so that a later call with the s
     host          share of the time outside forwards at 8 streams                                bfloat16 *
     copies        copies of earlier text beside the EAGLE-3 head; with --data also on edits      bfloat16 *
     context       acceptance beyond the length of training; with --short-head                    bfloat16 *
+    deepspec      the exported block head in DeepSpec's own code; with --deepspec                float32
 
     * float32 on a processor without instructions for bfloat16
 
@@ -41,6 +42,7 @@ import torch
 from compare_drafters import make_small_model
 from drafter_calibration import measure_calibration
 from drafter_copies import measure_context, measure_copies
+from drafter_deepspec import measure_deepspec
 from drafter_heads import KINDS, NAMES, Kind, RunData, measure_lengths, train_heads
 from drafter_sampling import measure_sampling
 from drafter_speed import MAX_TOKENS as SPEED_TOKENS
@@ -58,16 +60,16 @@ from eyas.recipe import Run, load_recipe
 
 RECIPE = Path(__file__).resolve().parents[1] / "recipes" / "tiny.toml"
 PROMPT_LIMIT, PER_FAMILY, PER_FILE = 1200, 40, 100
-PAIR_PARTS = ("words", "lengths", "speed", "calibration", "host", "copies", "context")
+PAIR_PARTS = ("words", "lengths", "speed", "calibration", "host", "copies", "context", "deepspec")
 PARTS = (*PAIR_PARTS, "sampling")
 WORD_PROMPTS, WORD_TOKENS = 200, 48
+DEEPSPEC_PROMPTS = 40
 DRAWS, CONTROL_DRAWS = 100_000, 20_000
 HELD_OUT, CALIBRATION_PROMPTS, OWN_PROMPTS = 96, 60, 24
 NOT_BUILT = (
     ("copies, tool loops that the real-text target was taught, tokens per second", "at least 1.3"),
     ("copies of a tenant's other outputs (warm) in an engine, tokens per second over the head alone", "told"),
     ("calibrated scale: ECE of node probabilities of all sources", "at most 0.03"),
-    ("DeepSpec export: equal logits in DeepSpec's own model class", "equal"),
 )
 
 
@@ -138,6 +140,12 @@ def context(pair: Pair, parsed: argparse.Namespace) -> Iterator[Row]:
     yield from measure_context(target, draft, {"short": short[:OWN_PROMPTS], "long": long[:OWN_PROMPTS]}, pair.where)
 
 
+def deepspec(pair: Pair, parsed: argparse.Namespace) -> Iterator[Row]:
+    """Yields the rows of the exported block head in DeepSpec's code."""
+    prompts = [prompt for prompt in pair.mixed if len(prompt.ids) <= parsed.word_context][:DEEPSPEC_PROMPTS]
+    return measure_deepspec(parsed.deepspec, pair.run.model, pair.heads["block"], prompts, WORD_TOKENS, pair.where)
+
+
 def list_parts(pair: Pair, parsed: argparse.Namespace) -> dict[str, Callable[[], Iterator[Row]]]:
     """Returns the parts that are measured with a pair, by name."""
     return {
@@ -157,6 +165,7 @@ def list_parts(pair: Pair, parsed: argparse.Namespace) -> dict[str, Callable[[],
             answers_edits=pair.run.model != EMBEDDED,
         ),
         "context": lambda: context(pair, parsed),
+        "deepspec": lambda: deepspec(pair, parsed),
     }
 
 
@@ -242,6 +251,7 @@ def main() -> int:
     parser.add_argument("--block", help="a block head of the last run's target, instead of training one")
     parser.add_argument("--data", type=Path, metavar="DIR", help="editeval.jsonl, humanevalfix.jsonl, gsm8k-test.jsonl")
     parser.add_argument("--short-head", metavar="DIR", help="an EAGLE-3 head that was trained on shorter texts")
+    parser.add_argument("--deepspec", type=Path, metavar="DIR", help="a checkout of github.com/deepseek-ai/DeepSpec")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--no-embedded", action="store_true", help="do not measure the embedded target")
     parser.add_argument("--work", type=Path, default=Path("runs/drafters"))

@@ -66,6 +66,15 @@ EOF
     fi
     head=$(local_name "$head") || exit 2
 fi
+# The slots of a block head, which drafts all of them as a chain, whatever EYAS_SPECULATION says; empty for EAGLE-3.
+slots=''
+if [ -n "$depth" ] && [ -f "$head/config.json" ]; then
+    # shellcheck disable=SC2034  # both entrypoints read it
+    slots=$(python3 -c 'import json, sys
+raw = json.load(open(sys.argv[1]))
+print(int(raw["block_size"]) if "Qwen3DSparkModel" in raw.get("architectures", []) else "")' "$head/config.json") ||
+        fail "$head/config.json cannot be read" "Export the head again"
+fi
 # shellcheck disable=SC2034  # both entrypoints read it
 name=${EYAS_SERVED_NAME:-$target}
 target=$(local_name "$target") || exit 2

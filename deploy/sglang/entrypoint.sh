@@ -4,7 +4,10 @@ set -eu
 # shellcheck source=deploy/entrypoint.sh
 . "${EYAS_HOME:-/opt/eyas}/entrypoint.sh"
 
-if [ -n "$depth" ]; then
+if [ -n "$slots" ]; then
+    set -- --speculative-algorithm DSPARK --speculative-draft-model-path "$head" \
+        --speculative-num-draft-tokens "$((slots + 1))" "$@"
+elif [ -n "$depth" ]; then
     set -- --speculative-algorithm EAGLE3 --speculative-draft-model-path "$head" --speculative-num-steps "$depth" \
         --speculative-eagle-topk "$top_k" --speculative-num-draft-tokens "$nodes" "$@"
 fi

@@ -8,12 +8,20 @@ set -eu
 unset VLLM_SERVER_DEV_MODE VLLM_ALLOW_RUNTIME_LORA_UPDATING
 
 if [ -n "$depth" ]; then
-    [ "$top_k" = 1 ] || fail "EYAS_SPECULATION=$speculation is a tree, but vLLM runs only chains (TOP_K 1)" \
+    [ -n "$slots" ] || [ "$top_k" = 1 ] ||
+        fail "EYAS_SPECULATION=$speculation is a tree, but vLLM runs only chains (TOP_K 1)" \
         "Use the chain that \`eyas tune\` prints"
     case $head in
         *[\"\\]*) fail "The path of the head $head contains a quote or a backslash" "Rename it" ;;
     esac
+    [ -z "$slots" ] || python3 -c 'import importlib.metadata as m, sys
+try: version = m.version("vllm").split(".")
+except m.PackageNotFoundError: sys.exit(0)  # a build without metadata: vLLM itself checks the method
+sys.exit(version[0] == "0" and version[1].isdigit() and int(version[1]) < 25)' ||
+        fail "This vLLM cannot serve a block head" "Use vLLM 0.25.0 or newer (deploy/images.env), or deploy.engine=eyas"
     config="{\"method\": \"eagle3\", \"model\": \"$head\", \"num_speculative_tokens\": $depth}"
+    [ -z "$slots" ] || config="{\"method\": \"dspark\", \"model\": \"$head\", \"num_speculative_tokens\": $slots,
+        \"draft_sample_method\": \"probabilistic\"}"
     set -- --speculative-config "$config" "$@"
 fi
 exec python3 "${EYAS_HOME:-/opt/eyas}/gate.py" \

@@ -1,4 +1,4 @@
-"""`eyas export`: writes the head in the formats of SGLang and vLLM, and checks that each copy gives the same logits.
+"""`eyas export`: writes the head in the formats of other engines, and checks that each copy gives the same logits.
 
     head/ ─────┐                 export/sglang/            config.json  model.safetensors  README.md
     target ────┼─> export/  ──>  export/vllm/              the same
@@ -6,6 +6,7 @@
     tune/  ────┤                 export/parity.json        differences of logits, for each directory and draft step
     prompts/ ──┘
 
+A block head has export/deepspec/ in the place of vllm-speculators/.
 `formats.reference_reader`, a second implementation, loads each directory and computes logits. If they differ from the
 logits of the head, the stage fails. The READMEs contain the acceptance length from eval/, the flags from tune/ and the
 licenses from prompts/, if these stages are finished. They contain no times and no paths.
@@ -29,10 +30,10 @@ from eyas.base.provenance import Provenance, StageInputs, digest_file, digest_js
 from eyas.base.storage import write_atomic, write_json_atomic
 from eyas.base.templates import template_environment
 from eyas.data.ledger.cards import render_data_section
-from eyas.formats.fit import require_fit
+from eyas.formats.fit import require_fit, require_layers
 from eyas.formats.head_dir import ACCEPTANCE_FILE, CONFIG_FILE, StoredHead, digest_head, read_head
 from eyas.formats.parity import MAX_TOKENS, TOLERANCE, TargetStates, compare_with_reference
-from eyas.formats.sglang_vllm import ENGINE_FORMATS, sglang_flags, vllm_flags, write_engine_dir
+from eyas.formats.sglang_vllm import engine_formats, find_matrix_problem, sglang_flags, vllm_flags, write_engine_dir
 from eyas.model.target import Target
 from eyas.model.target_dir import public_name
 from eyas.tree.shape import TreeShape
@@ -42,6 +43,7 @@ PARITY_FILE = "parity.json"
 PARITY_TEXT = "The falconer calls twice; 3 of 12 birds return, one by one, before the rain: wet, hungry and content."
 DIRECTORY = "THIS_DIRECTORY"
 ENGINE_NAMES = {"sglang": "SGLang", "vllm": "vLLM", "vllm-speculators": "vLLM, in the format of speculators"}
+ENGINE_NAMES["deepspec"] = "DeepSpec"
 
 
 @dataclass(frozen=True)
@@ -121,16 +123,21 @@ def run(inputs: ExportInputs, target: Target, out_dir: Path) -> Provenance:
         return read_provenance(out_dir)
     stored = read_head(inputs.head, None, target.info.num_layers)
     require_fit(stored, target.info, target.digest)
-    problems = {engine.name: engine.find_problem(stored.config, target.info.num_layers) for engine in ENGINE_FORMATS}
+    require_layers(stored, target.aux_layer_ids)
+    formats = engine_formats(stored.config)
+    problems = {engine.name: engine.find_problem(stored.config, target.info.num_layers) for engine in formats}
+    if stored.config.max_depth is not None and (problem := find_matrix_problem(target)) is not None:
+        problems = dict.fromkeys(problems, problem)
     if all(problems.values()) and stored.config.max_depth is None:
         raise InputError(f"No engine can load this head ({next(iter(problems.values()))})", "Train another head")
     provenance.mark_unfinished(out_dir)
     chain = inputs.list_trees()[0]["chain"] or {"depth": inputs.tree.depth}
-    for engine in ENGINE_FORMATS:
+    for name in ENGINE_NAMES:
+        shutil.rmtree(out_dir / name, ignore_errors=True)
+    for engine in formats:
         directory = out_dir / engine.name
-        shutil.rmtree(directory, ignore_errors=True)
         if problems[engine.name] is None:
-            write_engine_dir(directory, engine, stored, public_name(target.info.name), chain["depth"])
+            write_engine_dir(directory, engine, stored, public_name(target.info.name), chain["depth"], target)
             digests = {name: digest_file(directory / name) for name in (CONFIG_FILE, "model.safetensors")}
             write_atomic(directory / "README.md", render_readme(inputs, stored, target, engine.name, digests))
     parity = measure_parity(out_dir, inputs.head, target)
@@ -147,7 +154,7 @@ def measure_parity(out_dir: Path, head_dir: Path, target: Target) -> dict[str, A
     stored = read_head(head_dir, torch.float32, target.info.num_layers)
     ids: list[int] = target.tokenizer(PARITY_TEXT)["input_ids"][:MAX_TOKENS]  # type: ignore[assignment]
     states = TargetStates.capture(target, ids)
-    names = [engine.name for engine in ENGINE_FORMATS if (out_dir / engine.name / CONFIG_FILE).is_file()]
+    names = [name for name in ENGINE_NAMES if (out_dir / name / CONFIG_FILE).is_file()]
     results = {name: compare_with_reference(out_dir / name, name, stored, target, states) for name in names}
     engines = {name: result.to_json() for name, result in results.items()}
     return {"schema": 1, "dtype": "float32", "tolerance": TOLERANCE, "tokens": ids, "engines": engines}
@@ -183,7 +190,8 @@ def render_readme(
     data = "## Data and licenses\n\nNothing is known of the data that trained this head."
     if ledger is not None and ledger.get("target"):
         data = render_data_section(ledger, ledger["target"] | {"name": name}).strip()
-    title = f"EAGLE-3 draft head for {name}"
+    slots = stored.config.max_depth
+    title = f"{'EAGLE-3' if slots is None else 'DSpark'} draft head for {name}"
     return _load_template().render(
         front_matter=_build_front_matter(title, name, ledger or {}, acceptance),
         title=title,
@@ -193,7 +201,7 @@ def render_readme(
         config=stored.config,
         head=stored.head,
         trained_context=stored.metadata.trained_context,
-        commands=[(point["streams"], launch_command(engine, point, name)) for point in inputs.list_trees()],
+        commands=[(point["streams"], launch_command(engine, point, name, slots)) for point in inputs.list_trees()],
         directory=DIRECTORY,
         acceptance=acceptance,
         digests={"target": target.digest, **target.text_digests, "head": stored.digest, **file_digests},
@@ -222,7 +230,8 @@ def _build_front_matter(
         front |= {"license": "other", "license_name": spdx or "not stated"}
     if ledger.get("languages"):
         front["language"] = sorted(ledger["languages"])
-    front["tags"] = ["eagle3", "speculative-decoding", "draft-head", "eyas"]
+    kind = "eagle3" if title.startswith("EAGLE-3") else "dspark"
+    front["tags"] = [kind, "speculative-decoding", "draft-head", "eyas"]
     if acceptance is not None:
         results = [
             {
@@ -236,16 +245,19 @@ def _build_front_matter(
     return front
 
 
-def launch_command(engine: str, point: Mapping[str, Any], target_name: str) -> str | None:
-    """Returns the shell command that serves the target with this head; None if no speculation was faster.
+def launch_command(engine: str, point: Mapping[str, Any], target_name: str, slots: int | None) -> str | None:
+    """Returns the shell command that runs the target with this head; None if no speculation was faster.
 
     Args:
         engine: The engine, a key of ENGINE_NAMES.
         point: An entry of `ExportInputs.list_trees`.
         target_name: The name of the target in the command.
+        slots: The number of slots of a block head; None for EAGLE-3.
     """
+    if engine == "deepspec":
+        return f"python eval.py --target_name_or_path {target_name} --draft_name_or_path {DIRECTORY}"
     if engine == "sglang":
-        flags = sglang_flags(point["tree"], DIRECTORY)
+        flags = sglang_flags(point["tree"], DIRECTORY, slots)
         return None if flags is None else f"python -m sglang.launch_server --model-path {target_name} {flags}"
-    flags = vllm_flags(point["chain"], DIRECTORY)
+    flags = vllm_flags(point["chain"], DIRECTORY, slots)
     return None if flags is None else f"vllm serve {target_name} {flags}"

@@ -2,21 +2,25 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import drafter_heads
 import pytest
 import torch
 from drafter_calibration import GradedNodes, brier_gain, calibration_error
+from drafter_deepspec import NAMES as DEEPSPEC_ROWS
+from drafter_deepspec import DeepSpec, measure_deepspec
 from drafter_heads import RunData, describe_training, train_heads
 from drafter_sampling import PROMPT, RULES, SHAPE, chi_square, make_specs, make_target, measure_sampling
 from drafter_words import measure_words
 from prove_drafters import NOT_BUILT, main
 from prove_engine import outside_forwards
 from result_rows import Row
-from tests.drafters.blocks import SLOTS, block_spec, random_block
+from tests.drafters.blocks import SLOTS, block_spec, every_token, random_block
 from tests.engine.small import random_draft
 from tests.tiny import tiny_target
 
@@ -25,6 +29,11 @@ from eyas.engine import model_runner
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, StopCriteria
+from eyas.formats.config import HeadMetadata
+from eyas.formats.head_dir import write_head
+from eyas.formats.parity import TargetStates, read_matrices
+from eyas.formats.reference_reader import ReferenceBlockHead
+from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
 from eyas.speculation.arms import default_arms
 from eyas.train.config import TrainConfig
@@ -160,3 +169,56 @@ def test_what_is_not_built_has_no_figure(capsys: pytest.CaptureFixture[str], mon
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["name"] for row in rows[2:]] == [name for name, _ in NOT_BUILT]
     assert all(row["figure"] is None and row["ok"] is None and row["note"] for row in rows[1:])
+
+
+def test_without_a_checkout_deepspec_is_not_measured(tmp_path: Path) -> None:
+    rows = list(measure_deepspec(None, "absent", tmp_path, [], 8, "here"))
+    assert [row.name for row in rows] == [f"here: {name}" for name in DEEPSPEC_ROWS]
+    assert all(row.figure is None and row.ok is None and "DEEPSPEC=DIR" in row.note for row in rows)
+
+
+class SameLayers(DeepSpec):
+    """A double for DeepSpec's code that runs the second reader, or lies about a token or a round."""
+
+    lie = ""
+
+    @staticmethod
+    def load(target_dir: Path, head_dir: Path) -> DeepSpec:
+        target = Target.load(target_dir, torch.float32, (1, 2, 3))
+        return SameLayers((target, ReferenceBlockHead(head_dir, "deepspec", read_matrices(target))), SimpleNamespace())
+
+    def draft_block(self, ids: Sequence[int], start: int) -> tuple[torch.Tensor, list[int]]:
+        target, reader = self.evaluator
+        states = TargetStates.capture(target, ids[:start]).states_TD
+        logits, tokens = reader.draft([states[i] for i in reader.layers], ids[start])
+        return (logits + 1 if self.lie == "logits" else logits), tokens
+
+    def answer(self, ids: Sequence[int], max_tokens: int, stop_ids: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Decodes with whole blocks of the second reader, as DeepSpec's evaluator does."""
+        target, text, rounds = self.evaluator[0], list(ids), []
+
+        def best(text: list[int]) -> list[int]:
+            ids_1T = torch.tensor([text])
+            hidden = target.forward(ids_1T, torch.arange(len(text))[None], DenseAttention()).hidden_BTD
+            return target.logits(hidden[0]).argmax(-1).tolist()
+
+        text.append(best(text)[-1])
+        while len(text) - len(ids) < max_tokens:
+            _, tokens = self.draft_block(text, len(text) - 1)
+            checked = best([*text, *tokens])[len(text) - 1 :]
+            count = next((i for i, (a, b) in enumerate(zip(tokens, checked, strict=False)) if a != b), len(tokens))
+            text += [*tokens[:count], checked[count]]
+            rounds.append(count + 1 + (self.lie == "rounds"))
+        return text[len(ids) :][:max_tokens], rounds
+
+
+@pytest.mark.parametrize("lie", ["", "logits", "rounds"])
+def test_deepspec_rows_compare_logits_and_rounds(
+    lie: str, target: Target, prompts: list[Prompt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drafter_deepspec.DeepSpec", SameLayers)
+    monkeypatch.setattr(SameLayers, "lie", lie)
+    monkeypatch.setattr(target, "info", replace(target.info, eos_ids=()))
+    write_head(tmp_path, random_block(target), every_token(target), HeadMetadata(), torch.float32)
+    rows = list(measure_deepspec(tmp_path, str(target.directory), tmp_path, prompts, 12, "here"))
+    assert [row.ok for row in rows] == [lie != "logits", lie != "rounds"], rows

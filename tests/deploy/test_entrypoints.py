@@ -67,6 +67,43 @@ def test_vllm_gets_a_chain_and_no_variable_that_adds_routes(start):
     assert not [name for name in running.call["environment"] if name.startswith(("VLLM_", "AIP_"))]
 
 
+def block_head(place: Path) -> str:
+    """The directory of a block head of 7 slots, as far as an entrypoint reads it."""
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps({"architectures": ["Qwen3DSparkModel"], "block_size": 7}))
+    return str(place)
+
+
+def test_a_block_head_drafts_all_its_slots(start, tmp_path):
+    """The tree of the recipe is that of EAGLE-3; a block head has the width that it was trained with."""
+    head = block_head(tmp_path / "head")
+    environment = {"EYAS_TARGET": "org/model", "EYAS_HEAD": head, "EYAS_SPECULATION": "6,4,16"}
+    arguments = start("sglang", "--tp", "4", **environment).call["arguments"]
+    assert after(arguments, "--speculative-algorithm") == "DSPARK"
+    assert after(arguments, "--speculative-draft-model-path") == head
+    assert after(arguments, "--speculative-num-draft-tokens") == "8"
+    assert not {"--speculative-num-steps", "--speculative-eagle-topk"} & set(arguments)
+    told = json.loads(after(start("vllm", **environment).call["arguments"], "--speculative-config"))
+    assert told.pop("draft_sample_method") == "probabilistic"
+    assert told == {"method": "dspark", "model": head, "num_speculative_tokens": 7}
+
+
+@pytest.mark.parametrize(("version", "is_served"), [("0.24.1", False), ("0.25.0", True), ("1.0.0", True)])
+def test_a_vllm_that_knows_no_block_heads_says_so(version, is_served, tmp_path):
+    """The version is that of the installed package."""
+    package = tmp_path / "0" / "engine" / f"vllm-{version}.dist-info"
+    environment = {"EYAS_TARGET": "org/model", "EYAS_HEAD": block_head(tmp_path / "head")}
+    container = Container.of("vllm", tmp_path / "0")
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    if is_served:
+        running = container.start(**environment)
+        assert "--speculative-config" in running.call["arguments"]
+        running.kill()
+    else:
+        assert "Use vLLM 0.25.0 or newer" in container.refused(**environment)
+
+
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 @pytest.mark.parametrize("off", [{"EYAS_SPECULATION": "off"}, {"EYAS_HEAD": "none"}])
 def test_without_speculation_there_is_no_draft_model(start, engine, off):

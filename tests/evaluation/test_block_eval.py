@@ -1,5 +1,6 @@
 """A block head goes through `eyas eval`, the tree sweep of `eyas tune` and `eyas export` as an EAGLE-3 head does."""
 
+import dataclasses
 import json
 from functools import partial
 from pathlib import Path
@@ -9,13 +10,17 @@ import torch
 from tests.train.test_block_loss import CONFIG
 
 from eyas import export
+from eyas.base.errors import InputError
 from eyas.evaluation.evaluate import EvalConfig, EvalInputs, run
 from eyas.evaluation.head_drafter import build_head_drafter
 from eyas.evaluation.replay import replay_rows
 from eyas.evaluation.tree_sweep import count_rounds
 from eyas.features.reader import Features
-from eyas.formats.head_dir import read_head
+from eyas.formats.config import HeadMetadata
+from eyas.formats.head_dir import read_head, write_head
+from eyas.model.block_head import BlockConfig, BlockHead
 from eyas.model.target import Target
+from eyas.model.vocab import DraftVocab
 from eyas.train import train
 from eyas.tree.shape import TreeShape, chain_shape
 
@@ -49,14 +54,50 @@ def test_one_drafting_rates_the_largest_tree_and_the_chains_exactly(head: Path, 
                 assert found[:, x].tolist() == walked, shape
 
 
-def test_export_names_what_no_engine_loads_and_finishes(
-    head: Path, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_export_writes_a_directory_for_each_engine(head: Path, target: Target, tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    inputs = export.ExportInputs(head, absent, absent, absent, TreeShape(3, 2, 6), is_trained_here=False)
+    stale = tmp_path / "export" / "vllm-speculators" / "config.json"  # of an EAGLE-3 head before
+    stale.parent.mkdir(parents=True)
+    stale.write_text("{}")
+    export.run(inputs, target, tmp_path / "export")
+    parity = json.loads((tmp_path / "export" / "parity.json").read_text())
+    assert set(parity["engines"]) == {"sglang", "vllm", "deepspec"}
+    assert parity["left_out"] == {}
+    assert all(found["ok"] and len(found["steps"]) == 3 for found in parity["engines"].values())
+    assert not stale.exists()
+    texts = {name: (tmp_path / "export" / name / "README.md").read_text() for name in parity["engines"]}
+    assert all('tags: ["dspark", ' in text and "# DSpark draft head for" in text for text in texts.values())
+    assert "--speculative-algorithm DSPARK" in texts["sglang"]
+    assert "--speculative-num-draft-tokens 4" in texts["sglang"]
+    assert '"method": "dspark", "model": "THIS_DIRECTORY", "num_speculative_tokens": 3' in texts["vllm"]
+    assert "vLLM 0.25.0" in texts["vllm"]
+    assert "--draft_name_or_path THIS_DIRECTORY" in texts["deepspec"]
+    assert not [text for text in texts.values() if "eagle" in text.lower()]
+
+
+def test_export_names_a_target_that_no_engine_drafts_for(
+    head: Path, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The DSpark code of the engines adds the correction to logits without a cap."""
+    monkeypatch.setattr(target, "logit_softcap", 30.0)
     absent = tmp_path / "absent"
     inputs = export.ExportInputs(head, absent, absent, absent, TreeShape(3, 2, 6), is_trained_here=False)
     export.run(inputs, target, tmp_path / "export")
     parity = json.loads((tmp_path / "export" / "parity.json").read_text())
-    assert set(parity["left_out"]) == {"sglang", "vllm", "vllm-speculators"}
+    assert set(parity["left_out"]) == {"sglang", "vllm", "deepspec"}
     assert parity["engines"] == {}
-    assert "it is a block head" in capsys.readouterr().err
+    assert "caps its logits" in capsys.readouterr().err
     assert not (tmp_path / "export" / "sglang").exists()
+
+
+def test_features_of_other_layers_are_named(head: Path, features: Path, target: Target, tmp_path: Path) -> None:
+    """A head of five layers is served, but features have three."""
+    config = dataclasses.replace(read_head(head).config, aux_layer_ids=(0, 1, 2))
+    every = DraftVocab.from_chosen(torch.ones(config.vocab_size, dtype=torch.bool))
+    assert isinstance(config, BlockConfig)
+    write_head(tmp_path / "head", BlockHead.init(config, 0), every, HeadMetadata(), torch.float32)
+    inputs = EvalInputs(tmp_path / "head", features)
+    with pytest.raises(InputError, match=r"reads layers \[0, 1, 2\], but the run captures layers") as error:
+        run(EvalConfig(depth=2, top_k=1, nodes=3), inputs, target, tmp_path / "eval", progress=False)
+    assert "capture.aux_layer_ids=[0, 1, 2]" in error.value.fix

@@ -1,5 +1,6 @@
 """The directory of a block head: what is written is read again, and a head of another convention is refused."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from eyas.base.errors import InputError
 from eyas.formats.config import HeadMetadata, is_head_config
 from eyas.formats.head_dir import read_head, write_head
-from eyas.formats.sglang_vllm import ENGINE_FORMATS
+from eyas.formats.sglang_vllm import engine_formats
 from eyas.model.block_head import BlockConfig, BlockHead
 from eyas.model.layer_ids import HFIndex
 from eyas.model.vocab import DraftVocab
@@ -76,11 +77,15 @@ def test_keys_and_tensors_are_those_of_deepspec(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"sample_from_anchor": False}, "sample_from_anchor"),
+        ({"sample_from_anchor": False}, "fill-in convention"),
         ({"is_causal": True}, "is_causal"),
         ({"markov_head_type": "rnn"}, "markov_head_type"),
         ({"layer_types": ["sliding_attention", "full_attention"]}, "layer_types"),
-        ({"target_layer_ids": [1, 3]}, "not three"),
+        ({"target_layer_ids": [1, 3]}, "fc.weight"),
+        ({"target_layer_ids": [-2, 3, 5]}, "target_layer_ids"),
+        ({"dspark_bonus_anchor": True}, "fill-in convention"),
+        ({"is_neox_style": False}, "is_neox_style"),
+        ({"dspark_config": {"use_swa": True}}, "use_swa"),
         ({"target_layer_ids": None}, "target_layer_ids"),
         ({"mask_token_id": 40}, "mask token 40"),
         ({"markov_rank": 4}, "markov_w1"),
@@ -104,5 +109,21 @@ def test_copies_of_the_targets_matrices_are_left_out(directory: Path) -> None:
     assert torch.equal(stored.embedding_WD, rows_WD)
 
 
-def test_no_engine_format_describes_it() -> None:
-    assert all("block head" in str(engine.find_problem(CONFIG, 8)) for engine in ENGINE_FORMATS)
+def test_sglang_reads_no_embedding_and_no_engine_the_last_layer() -> None:
+    """eyas takes layer n after the final norm and the engines before it; SGLang refuses the id -1 of the embedding."""
+    last = dataclasses.replace(CONFIG, aux_layer_ids=(2, 4, 8))
+    first = dataclasses.replace(CONFIG, aux_layer_ids=(0, 2, 3))
+    assert {engine.name: engine.find_problem(CONFIG, 8) for engine in engine_formats(CONFIG)} == dict.fromkeys(
+        ("sglang", "vllm", "deepspec")
+    )
+    assert [engine.name for engine in engine_formats(first) if engine.find_problem(first, 8)] == ["sglang"]
+    assert all("layer 8" in str(engine.find_problem(last, 8)) for engine in engine_formats(last))
+
+
+def test_a_head_that_reads_the_embedding_is_read_again(tmp_path: Path) -> None:
+    """The embedding is hidden state 0, so DeepSpec's id is -1."""
+    config = dataclasses.replace(CONFIG, aux_layer_ids=(0, 2, 3))
+    every = DraftVocab.from_chosen(torch.ones(40, dtype=torch.bool))
+    write_head(tmp_path, BlockHead.init(config, 0), every, HeadMetadata(), torch.float32)
+    assert json.loads((tmp_path / "config.json").read_text())["target_layer_ids"] == [-1, 1, 2]
+    assert read_head(tmp_path).config == config

@@ -63,7 +63,7 @@ def test_what_is_exported_is_the_head(flags: dict[str, object], target: Target, 
     written = 0
     for engine in ENGINE_FORMATS:
         if engine.find_problem(stored.config, 8) is None:
-            write_engine_dir(tmp_path / engine.name, engine, stored, "some/target", 3)
+            write_engine_dir(tmp_path / engine.name, engine, stored, "some/target", 3, target)
             found = compare_with_reference(tmp_path / engine.name, engine.name, stored, target, text)
             assert found.ok, (engine.name, found)
             assert (found.layers, len(found.steps)) == ([2, 4, 5], NUM_DRAFT_STEPS + 1)
@@ -94,7 +94,7 @@ def test_the_states_are_those_of_transformers(target: Target, text: TargetStates
 def test_the_second_reader_by_parts_of_transformers(target: Target, text: TargetStates, tmp_path: Path):
     """Its first step, once more from transformers' norm, rotation and scaled dot product."""
     stored = make(target, tmp_path / "head", rope_scaling=YARN)
-    write_engine_dir(tmp_path / "vllm", ENGINE_FORMATS[1], stored, "some/target", 3)
+    write_engine_dir(tmp_path / "vllm", ENGINE_FORMATS[1], stored, "some/target", 3, target)
     theirs = ReferenceHead(tmp_path / "vllm", "vllm", 8)
     weights = theirs.tensors
 
@@ -148,7 +148,7 @@ def changed_d2t(directory: Path, engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINE_FORMATS, ids=NAMES)
 def test_a_file_that_lies_is_found_out(engine, change, target: Target, text: TargetStates, tmp_path: Path):
     stored = make(target, tmp_path / "head")
-    write_engine_dir(tmp_path / engine.name, engine, stored, "some/target", 3)
+    write_engine_dir(tmp_path / engine.name, engine, stored, "some/target", 3, target)
     change(tmp_path / engine.name, engine.name)
     found: ParityResult = compare_with_reference(tmp_path / engine.name, engine.name, stored, target, text)
     assert not found.ok

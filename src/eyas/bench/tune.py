@@ -38,7 +38,7 @@ from eyas.evaluation.resample import resample_answers
 from eyas.evaluation.tree_sweep import TreeAcceptance, acceptance_lengths, count_rounds
 from eyas.features.layout import Row
 from eyas.features.reader import Features
-from eyas.formats.fit import require_fit
+from eyas.formats.fit import require_fit, require_layers
 from eyas.formats.head_dir import CONFIG_FILE as HEAD_FILE
 from eyas.formats.head_dir import StoredHead, digest_head, read_head
 from eyas.kernels.aot_compile import compile_pair
@@ -101,12 +101,14 @@ def run(
     origin = build_origin(config, head_dir, features, target)
     stored = read_head(head_dir, torch.float32, target.info.num_layers)
     require_fit(stored, target.info, target.digest)
+    require_layers(stored, features.manifest.aux_layer_ids)
     if provenance.is_finished(out_dir, origin) and (out_dir / FILE).is_file():
         return provenance.read_provenance(out_dir)
     accepted, context = measure_acceptance(config, stored, features, target, progress)
     stored = read_head(head_dir, target.model.dtype, target.info.num_layers)
     costs = RoundCosts.measure(config, stored, target, progress)
     about = {"machine": describe_machine(), **describe_runtime(target), "head": str(head_dir)}
+    about["slots"] = stored.config.max_depth
     provenance.mark_unfinished(out_dir)
     write_json_atomic(out_dir / FILE, build_tune_results(config, accepted, costs, context) | about)
     return provenance.finish_stage(out_dir, origin, started_s)

@@ -29,7 +29,7 @@ from eyas.evaluation.vocab_report import measure_vocab_sizes
 from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.features.shard import RowInfo
-from eyas.formats.fit import require_fit
+from eyas.formats.fit import require_fit, require_layers
 from eyas.formats.head_dir import ACCEPTANCE_FILE, StoredHead, read_head
 from eyas.model.devices import DTYPES
 from eyas.model.head import Head
@@ -123,6 +123,7 @@ def run(
     training = features if inputs.training is None else Features(inputs.training)
     features.check_target(target.digest)
     require_fit(stored, target.info, target.digest)
+    require_layers(stored, features.manifest.aux_layer_ids)
     origin = build_origin(config, stored, (features, training), target)
     if provenance.is_finished(out_dir, origin):
         return provenance.read_provenance(out_dir)

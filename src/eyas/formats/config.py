@@ -7,8 +7,14 @@
     SpecForge or TorchSpec  top level                 eagle_config              "eagle_config"
     official EAGLE          top level                 none                      none of these
 
-A block head (model.block_head) has the layout of DeepSpec's DSpark: the architecture BLOCK_ARCHITECTURE, sizes at the
-top level, and target_layer_ids, which counts the outputs of layers: its ids are one less than eyas's.
+Block heads (model.block_head) have these layouts. target_layer_ids counts the outputs of layers, so its ids are one
+less than eyas's. speculators counts as eyas does.
+
+    layout        architecture        place of the sizes         place of the layer ids
+    eyas          Qwen3DSparkModel    top level                  target_layer_ids
+    DeepSpec      Qwen3DSparkModel    top level                  target_layer_ids
+    SGLang        DSparkDraftModel    top level, dspark_config   target_layer_ids, also in dspark_config
+    speculators   any                 transformer_layer_config   aux_hidden_state_layer_ids
 
 Each key is read wherever it is. The name of the layout is used in messages and for a few defaults. docs/formats.md has
 the conventions and their sources.
@@ -33,6 +39,8 @@ from eyas.model.layer_ids import HFIndex
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3DraftModel", "Eagle3Speculator")
 BLOCK_ARCHITECTURE = "Qwen3DSparkModel"
+BLOCK_ARCHITECTURES = (BLOCK_ARCHITECTURE, "DSparkDraftModel", "DSparkSpeculator")
+FILL_IN_ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel", "DFlashSpeculator")
 # The first official heads have the architecture of a plain model. Only `draft_vocab_size` marks them as heads.
 GENERIC_ARCHITECTURE = "LlamaForCausalLM"
 FILE_DTYPES = DTYPES | {"float16": torch.float16, "float64": torch.float64}  # other projects write these two
@@ -41,7 +49,11 @@ FIXED_VALUES, SIZE_KEYS = TABLES["fixed"], TABLES["sizes"]
 BLOCK_VALUES, BLOCK_KEYS = TABLES["block"], TABLES["block_sizes"]
 FIX_CONFIG = "Correct config.json, or export the head again"
 FIX_BLOCK = "Use a block head that DeepSpec's DSpark code or eyas has trained"
+FIX_SLOTS = "Use a head of the shift convention (DSpark), or serve this one with vLLM or SGLang"
+FILL_IN = "the fill-in convention (DFlash): slot k predicts the token k after the anchor, where eyas expects k + 1"
 TARGET_LAYERS_KEY = "target_layer_ids"
+SPECULATORS_LAYERS_KEY = "aux_hidden_state_layer_ids"
+CONVENTION_KEYS = ("sample_from_anchor", "dspark_bonus_anchor")
 FIX_GRAPH = "Use an EAGLE-3 head with one Llama layer: eyas runs no other graph"
 # The name of `fc_norm` in older heads. SGLang still reads both; eyas writes only the new name.
 OLD_FC_NORM = "use_aux_norm"
@@ -117,12 +129,14 @@ def build_config_json(config: HeadConfig, metadata: HeadMetadata, dtype: torch.d
 
 def is_head_config(raw: Mapping[str, Any]) -> bool:
     """Returns True if a config.json belongs to a head, False if it belongs to a model."""
-    named = raw.get("architectures") or []
-    return (
-        bool(set(named) & {*ARCHITECTURES, BLOCK_ARCHITECTURE})
-        or "speculators_model_type" in raw
-        or "draft_vocab_size" in raw
-    )
+    marks = {"speculators_model_type", "draft_vocab_size"} & set(raw)
+    return bool(marks or set(raw.get("architectures") or []) & {*ARCHITECTURES}) or _is_block(raw)
+
+
+def _is_block(raw: Mapping[str, Any]) -> bool:
+    """Returns True if a config.json describes a head that drafts blocks, of either convention of the slots."""
+    named, kind = set(raw.get("architectures") or []), raw.get("speculators_model_type")
+    return bool(named & {*BLOCK_ARCHITECTURES, *FILL_IN_ARCHITECTURES}) or kind in ("dspark", "dflash")
 
 
 def parse_config(raw: Mapping[str, Any], num_layers: int | None) -> ParsedConfig:
@@ -132,8 +146,7 @@ def parse_config(raw: Mapping[str, Any], num_layers: int | None) -> ParsedConfig
         raw: The content of config.json, in any of the layouts above.
         num_layers: The number of layers of the target; None if it is unknown.
     """
-    is_block = raw.get("architectures") == [BLOCK_ARCHITECTURE]
-    parser = (_BlockConfigParser if is_block else _ConfigParser)(_flatten(raw), _detect_layout(raw))
+    parser = (_BlockConfigParser if _is_block(raw) else _ConfigParser)(_flatten(raw), _detect_layout(raw))
     config, metadata = parser.parse_config(num_layers), parser.parse_metadata()
     name = str(parser.raw.get("torch_dtype", parser.raw.get("dtype")))  # transformers 5 renamed the key
     dtype = FILE_DTYPES.get(name.removeprefix("torch."))
@@ -145,8 +158,8 @@ def _detect_layout(raw: Mapping[str, Any]) -> str:
         return "speculators"
     if "eyas" in raw:
         return "eyas"
-    if raw.get("architectures") == [BLOCK_ARCHITECTURE]:
-        return "DeepSpec"
+    if _is_block(raw):
+        return "DeepSpec" if raw["architectures"] == [BLOCK_ARCHITECTURE] else "SGLang"
     nested = raw.get("eagle_config")
     if isinstance(nested, dict):
         return "ModelOpt" if any(key in nested for key in MODELOPT_KEYS) else "SpecForge or TorchSpec"
@@ -156,7 +169,10 @@ def _detect_layout(raw: Mapping[str, Any]) -> str:
 def _flatten(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the configuration without nested tables of sizes, with the key names of transformers 4 for Llama."""
     layer = raw.get("transformer_layer_config")
-    flat = {**TABLES["speculators_defaults"], **layer} if isinstance(layer, dict) else {}
+    defaults = TABLES["speculators_block_defaults" if _is_block(raw) else "speculators_defaults"]
+    flat = {**defaults, **layer} if isinstance(layer, dict) else {}
+    for key in ("dflash_config", "dspark_config"):
+        flat |= raw[key] if isinstance(raw.get(key), dict) else {}
     flat |= {key: value for key, value in raw.items() if key not in flat or value is not None}
     rope = flat.get("rope_parameters")
     if isinstance(rope, dict):
@@ -286,17 +302,37 @@ class _BlockConfigParser(_ConfigParser):
     """A parser of the configuration of a block head."""
 
     def parse_config(self, num_layers: int | None) -> HeadConfig | None:
-        for key, wanted in BLOCK_VALUES.items():
-            if self.raw.get(key, wanted) != wanted:
+        if (problem := self._find_slot_problem()) is not None:
+            self.findings.append(Finding("misfit", f"{problem} {FILL_IN}", FIX_SLOTS))
+            return None
+        for key, wanted in (BLOCK_VALUES | TABLES["block_others"]).items():
+            if self.raw.get(key) not in (wanted, None) and key not in CONVENTION_KEYS:
                 self.add_misfit(key, self.raw[key], json.dumps(wanted), FIX_BLOCK)
         if "sliding_attention" in (self.raw.get("layer_types") or []):
             self.add_misfit("layer_types", self.raw["layer_types"], "full_attention for all layers", FIX_BLOCK)
         whole = {field: self._parse_number(key, whole=True) for field, key in (SIZE_KEYS | BLOCK_KEYS).items()}
         numbers = {key: self._parse_number(key, whole=False) for key in ("rms_norm_eps", "rope_theta")}
-        outputs, ids = self.raw.get(TARGET_LAYERS_KEY), ()
-        if isinstance(outputs, list) and outputs and all(type(i) is int and i >= 0 for i in outputs):
-            ids = tuple(HFIndex(i + 1) for i in outputs)
-        else:
-            self.add_misfit(TARGET_LAYERS_KEY, outputs, "a list of layers")
-        shared = {"aux_layer_ids": ids, "rope_scaling": self._parse_rope_scaling()}
+        shared = {"aux_layer_ids": self._parse_layers(), "rope_scaling": self._parse_rope_scaling()}
         return self._build(BlockConfig, whole | numbers | shared)
+
+    def _find_slot_problem(self) -> str | None:
+        """Returns a clause if the slots are not those of the shift convention; None if they are.
+
+        Apart from these keys, the files of both conventions look alike.
+        """
+        named = next((name for name in self.raw.get("architectures") or [] if name in FILL_IN_ARCHITECTURES), None)
+        if named or self.raw.get("speculators_model_type") == "dflash":
+            return f"The head is a {named or 'dflash'} of"
+        if self.raw.get("sample_from_anchor") is False or self.raw.get("dspark_bonus_anchor") is True:
+            return "sample_from_anchor is false or dspark_bonus_anchor is true in config.json, which means"
+        if self.layout == "speculators" and "sample_from_anchor" not in self.raw:
+            return "config.json has no sample_from_anchor, which in early files of speculators means"
+        return None
+
+    def _parse_layers(self) -> tuple[HFIndex, ...]:
+        key, shift = (SPECULATORS_LAYERS_KEY, 0) if self.layout == "speculators" else (TARGET_LAYERS_KEY, 1)
+        ids = self.raw.get(key)
+        if isinstance(ids, list) and ids and all(type(i) is int and i + shift >= 0 for i in ids):
+            return tuple(HFIndex(i + shift) for i in ids)
+        self.add_misfit(key, ids, "a list of layers")
+        return ()

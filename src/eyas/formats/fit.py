@@ -1,13 +1,13 @@
 """Checks that a head fits a target. D hidden size, W target vocabulary."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from eyas.base.errors import Finding, raise_misfits
+from eyas.base.errors import Finding, InputError, raise_misfits
 from eyas.formats.aux_layers import default_layers_as_outputs
 from eyas.formats.head_dir import StoredHead
 from eyas.model.head import Head
@@ -73,6 +73,18 @@ def require_fit(
     findings = check_fit(stored, info, target_digest, text_digests)
     raise_misfits(f"The head does not fit target {info.name}", findings)
     return findings
+
+
+def require_layers(stored: StoredHead, captured: Sequence[int]) -> None:
+    """Raises InputError unless the head reads the layers of the features. captured: their hidden_states ids."""
+    ids = list(map(int, stored.config.aux_layer_ids))
+    if ids != list(captured):
+        fix = f"Set capture.aux_layer_ids={ids} and run `eyas capture`"
+        if len(ids) != 3:
+            fix = (
+                "Serve it with `eyas serve --head DIR`, which captures what the head reads; features have three layers"
+            )
+        raise InputError(f"The head reads layers {ids}, but the run captures layers {list(captured)}", fix)
 
 
 def check_embedding(stored: StoredHead, rows_WD: Tensor) -> list[Finding]:

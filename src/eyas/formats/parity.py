@@ -6,7 +6,9 @@ follows the rules of the engine. Both get the same text, the same hidden states 
     round 1   both run the head over the first rows of the text, then draft NUM_DRAFT_STEPS tokens
     round 2   both drop the drafted tokens, run the head over the next rows of the text, and draft again
 
-T rows, D hidden size, L = 3D captured features, V draft vocabulary.
+A block head drafts one block at the same two places of the text.
+
+T rows, D hidden size, L captured features, V draft vocabulary, W target vocabulary, g slots, r rank of the correction.
 """
 
 from collections.abc import Sequence
@@ -18,9 +20,10 @@ import torch
 from torch import Tensor
 
 from eyas.formats.head_dir import StoredHead
-from eyas.formats.reference_reader import ReferenceHead
+from eyas.formats.reference_reader import ReferenceBlockHead, ReferenceHead
 from eyas.model.attention import DenseAttention
 from eyas.model.attention_probe import trace_layers
+from eyas.model.block_head import BlockHead
 from eyas.model.head import Head
 from eyas.model.target import Target
 
@@ -38,6 +41,7 @@ class ParityResult:
         layers: The hidden_states ids that the engine reads.
         largest_logit: The largest absolute logit of eyas. The tolerance is a share of it.
         steps: For each step of a round, the largest difference between two logits. The first step is the text's rows.
+            For a block head: for each slot, the confidence included.
         same_tokens: True if both implementations drafted the same tokens.
     """
 
@@ -94,12 +98,14 @@ def compare_with_reference(
 
     Args:
         directory: The export for this engine.
-        engine: "sglang", "vllm" or "vllm-speculators".
+        engine: "sglang", "vllm", "vllm-speculators" or "deepspec".
         stored: The exported head, in float32.
         target: The head's target.
         states: The target's states for the text.
     """
     head = stored.head
+    if isinstance(head, BlockHead):
+        return _compare_blocks(directory, engine, head, target, states)
     assert isinstance(head, Head), "engines read EAGLE-3 heads"
     reference, eyas_head = ReferenceHead(directory, engine, target.info.num_layers), _EyasHead(head)
     layer_states = [states.states_TD[i] for i in reference.layers]
@@ -128,6 +134,61 @@ def compare_with_reference(
         reference.truncate(end)
         length = end
     return ParityResult(list(reference.layers), largest, steps, same)
+
+
+def read_matrices(target: Target) -> tuple[Tensor, Tensor]:
+    """Returns the target's embedding and output matrix [W, D] on the CPU, in float32."""
+    output_WD = target.lm_head.weight
+    assert isinstance(output_WD, Tensor), "find_matrix_problem finds no problem"
+    return target.embedding.weight.detach().to("cpu", torch.float32), output_WD.detach().to("cpu", torch.float32)
+
+
+def _compare_blocks(
+    directory: Path, engine: str, head: BlockHead, target: Target, states: TargetStates
+) -> ParityResult:
+    matrices = read_matrices(target)
+    reference = ReferenceBlockHead(directory, engine, matrices)
+    steps, largest, same = [0.0] * head.config.block_size, 0.0, True
+    num_rows = len(states.ids_T) - 1
+    for end in (num_rows - ROUND_2_ROWS, num_rows):
+        anchor = int(states.ids_T[end])
+        eyas_gX, eyas_tokens = draft_block(head, matrices, states.aux_TL[:end], anchor)
+        reference_gX, tokens = reference.draft([states.states_TD[i][:end] for i in reference.layers], anchor)
+        differences = (eyas_gX - reference_gX).abs().amax(1).tolist()
+        steps = list(map(max, steps, differences))
+        largest, same = max(largest, eyas_gX.abs().max().item()), same and eyas_tokens == tokens
+    return ParityResult(list(reference.layers), largest, steps, same)
+
+
+@torch.no_grad()
+def draft_block(
+    head: BlockHead, matrices: tuple[Tensor, Tensor], aux_TL: Tensor, anchor: int
+) -> tuple[Tensor, list[int]]:
+    """Drafts a block greedily with dense attention. The arguments are on the CPU, in float32.
+
+    Args:
+        head: The head.
+        matrices: The target's embedding and output matrix [W, D].
+        aux_TL: The captured layers of all tokens before the anchor.
+        anchor: The token after them.
+
+    Returns:
+        For each slot its logits and, as the last column, its confidence; and the drafted tokens.
+    """
+    attend, start, slots_g = DenseAttention(), len(aux_TL), torch.arange(head.config.block_size)
+    for layer, (k_BTGH, v_BTGH) in enumerate(head.context_keys_values(aux_TL[None], torch.arange(start)[None])):
+        attend.kv_by_layer[layer] = (k_BTGH.transpose(1, 2), v_BTGH.transpose(1, 2))
+    attend.set_visible(torch.ones(1, len(slots_g), start + len(slots_g), dtype=torch.bool))
+    embeds_1gD = matrices[0][head.block_ids(torch.tensor([anchor]))]
+    normed_gD = head.step(embeds_1gD, (start + slots_g)[None], attend)[0]
+    rows, tokens = [], [anchor]
+    for normed_D in normed_gD:
+        before = torch.tensor(tokens[-1])
+        rows.append(matrices[1] @ normed_D + head.correction(before))
+        confidence = head.confidence(normed_D, head.markov_head.markov_w1(before))
+        tokens.append(int(rows[-1].argmax()))
+        rows[-1] = torch.cat((rows[-1], confidence[None]))
+    return torch.stack(rows), tokens[1:]
 
 
 class _EyasHead:

@@ -1,9 +1,12 @@
-"""Writes a head for SGLang and vLLM, one directory for each format, and returns the flags that load it.
+"""Writes a head for SGLang, vLLM and DeepSpec, one directory for each format, and returns the flags that load it.
 
-directory          place of the sizes        place of the layer ids   tensors       loaded with
+EAGLE-3            place of the sizes        place of the layer ids   tensors       loaded with
 sglang/            top level                 top level, eagle_config  midlayer.X    sglang.launch_server
 vllm/              top level                 top level                midlayer.X    vllm serve TARGET
 vllm-speculators/  transformer_layer_config  top level                layers.0.X    vllm serve DIR
+
+A block head is written as DeepSpec's Qwen3DSparkModel for all three: sglang/, vllm/, and deepspec/, which also has the
+target's embedding and output matrix, because DeepSpec's model class takes both from the file.
 """
 
 import json
@@ -13,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from eyas.formats.aux_layers import AUX_LAYERS_KEY, to_sglang_ids
-from eyas.formats.config import FIXED_VALUES, SIZE_KEYS, VARIANT_FLAGS, build_config_json
+from eyas.formats.config import FILE_DTYPES, FIXED_VALUES, SIZE_KEYS, VARIANT_FLAGS, build_config_json
 from eyas.formats.head_dir import StoredHead, head_tensors, write_files
+from eyas.model.block_head import BlockConfig
 from eyas.model.head import HeadConfig
+from eyas.model.target import Target
 
 SPECULATORS_VERSION = "0.9.0"  # the version whose files the format follows
+NUM_ANCHORS = 512  # DeepSpec's model class requires the key, which only its training reads; this is its default
 # Keys that speculators keeps at the top level, not in transformer_layer_config.
 TOP_LEVEL_KEYS = ("draft_vocab_size", "target_hidden_size", "tie_word_embeddings")
 LAYER_KEYS = tuple(key for key in (*FIXED_VALUES, *SIZE_KEYS.values(), "rms_norm_eps") if key not in TOP_LEVEL_KEYS)
@@ -34,16 +40,18 @@ class EngineFormat:
         find_problem: Returns the reason why this format cannot describe a head; None if it can. Takes the head's
             config and the number of layers of the target.
         prefix: The prefix of the names of the layer's tensors.
+        has_matrices: True if the files contain the target's embedding and output matrix.
     """
 
     name: str
     adapt_config: Callable[[dict[str, Any], str, int], dict[str, Any]]
     find_problem: Callable[[HeadConfig, int], str | None]
     prefix: str = "midlayer."
+    has_matrices: bool = False
 
 
 def write_engine_dir(
-    directory: Path, engine_format: EngineFormat, stored: StoredHead, target_name: str, chain: int
+    directory: Path, engine_format: EngineFormat, stored: StoredHead, target_name: str, chain: int, target: Target
 ) -> None:
     """Writes a head in the layout of one engine. The dtype of the weights does not change.
 
@@ -53,11 +61,17 @@ def write_engine_dir(
         stored: The head.
         target_name: The name of the target that is written into config.json, usually a hub id.
         chain: The number of tokens that the engine should draft in each round.
+        target: The target, for the files of a block head.
     """
     dtype = stored.head.norm.weight.dtype
     tensors = head_tensors(stored.head, stored.vocab, dtype)
     renamed = {name.replace("midlayer.", engine_format.prefix): tensor for name, tensor in tensors.items()}
+    if engine_format.has_matrices:
+        matrices = {"embed_tokens.weight": target.embedding.weight, "lm_head.weight": target.lm_head.weight}
+        renamed |= {name: weight.detach().cpu().clone() for name, weight in matrices.items()}
     flat = build_config_json(stored.config, stored.metadata, dtype)
+    if isinstance(stored.config, BlockConfig):
+        flat |= {"num_target_layers": target.info.num_layers, "num_anchors": NUM_ANCHORS}
     write_files(directory, engine_format.adapt_config(flat, target_name, chain), renamed)
 
 
@@ -101,10 +115,24 @@ def _sglang_problem(config: HeadConfig, num_layers: int) -> str | None:
 
 
 def _common_problem(config: HeadConfig, num_layers: int) -> str | None:
-    if config.max_depth is not None:
-        return "it is a block head, and eyas exports only EAGLE-3 heads; serve it with `eyas serve`"
     if num_layers in config.aux_layer_ids:
         return f"the head reads layer {num_layers}, which eyas takes after the final norm and the engines before it"
+    return None
+
+
+def _sglang_block_problem(config: HeadConfig, num_layers: int) -> str | None:
+    if 0 in config.aux_layer_ids:
+        return "the head reads layer 0, the embedding, and SGLang's DSpark code reads only outputs of layers"
+    return _common_problem(config, num_layers)
+
+
+def find_matrix_problem(target: Target) -> str | None:
+    """Returns why the engines' DSpark code computes other logits with the target's output matrix; None if it agrees."""
+    if target.logit_softcap is not None:
+        return "the target caps its logits, which the DSpark code of the engines does not do"
+    weight = getattr(target.lm_head, "weight", None)
+    if weight is None or weight.dtype not in FILE_DTYPES.values() or getattr(target.lm_head, "bias", None) is not None:
+        return "the target's output matrix is quantized or has a bias, which the engines' DSpark code does not read"
     return None
 
 
@@ -113,21 +141,35 @@ ENGINE_FORMATS = (
     EngineFormat("vllm", _vllm_config, _common_problem),
     EngineFormat("vllm-speculators", _speculators_config, _common_problem, prefix="layers.0."),
 )
+BLOCK_FORMATS = (
+    EngineFormat("sglang", lambda flat, *_: flat, _sglang_block_problem),
+    EngineFormat("vllm", lambda flat, *_: flat, _common_problem),
+    EngineFormat("deepspec", lambda flat, *_: flat, _common_problem, has_matrices=True),
+)
 
 
-def sglang_flags(tree: dict[str, int] | None, head: str) -> str | None:
+def engine_formats(config: HeadConfig) -> tuple[EngineFormat, ...]:
+    """Returns the formats of heads of this kind."""
+    return BLOCK_FORMATS if isinstance(config, BlockConfig) else ENGINE_FORMATS
+
+
+def sglang_flags(tree: dict[str, int] | None, head: str, slots: int | None = None) -> str | None:
     """Returns the flags of `python -m sglang.launch_server`.
 
     Args:
         tree: {"depth", "top_k", "nodes"} of the draft tree; None for no speculation. SGLang's num-draft-tokens includes
             the root, as `nodes` does.
         head: The path of the head directory.
+        slots: The number of slots of a block head, which always drafts all of them as a chain; None for EAGLE-3.
 
     Returns:
         The flags; None if the tree is None.
     """
     if tree is None:
         return None
+    if slots is not None:
+        flags = "--speculative-algorithm DSPARK --speculative-draft-model-path"
+        return f"{flags} {head} --speculative-num-draft-tokens {slots + 1}"
     return (
         f"--speculative-algorithm EAGLE3 --speculative-draft-model-path {head} "
         f"--speculative-num-steps {tree['depth']} --speculative-eagle-topk {tree['top_k']} "
@@ -135,10 +177,16 @@ def sglang_flags(tree: dict[str, int] | None, head: str) -> str | None:
     )
 
 
-def vllm_flags(tree: dict[str, int] | None, head: str) -> str | None:
-    """Returns the flag of `vllm serve`; None if the tree is None. Requirement: its top_k is 1, a chain."""
+def vllm_flags(tree: dict[str, int] | None, head: str, slots: int | None = None) -> str | None:
+    """Returns the flag of `vllm serve`; None if the tree is None. The arguments are those of `sglang_flags`.
+
+    Requirement: the tree's top_k is 1, a chain.
+    """
     if tree is None:
         return None
     assert tree["top_k"] == 1, "vLLM drafts only chains"
-    config = {"method": "eagle3", "model": head, "num_speculative_tokens": tree["depth"]}
+    config: dict[str, Any] = {"method": "eagle3", "model": head, "num_speculative_tokens": tree["depth"]}
+    if slots is not None:
+        config = {"method": "dspark", "model": head, "num_speculative_tokens": slots}
+        config["draft_sample_method"] = "probabilistic"
     return f"--speculative-config '{json.dumps(config)}'"

@@ -180,7 +180,8 @@ def load_weights(directory: Path, config: HeadConfig) -> LoadedWeights:
     tensors = _rename_tensors(_load_files(directory), config, findings)
     embedding_WD = tensors.pop(EMBEDDING, None)
     if isinstance(config, BlockConfig):  # it drafts with the target's output matrix and vocabulary
-        tensors.pop("lm_head.weight", None)
+        for name in ("lm_head.weight", "d2t", "t2d"):
+            tensors.pop(name, None)
         every_W = torch.ones(config.vocab_size, dtype=torch.bool)
         return LoadedWeights(tensors, DraftVocab.from_chosen(every_W), embedding_WD, [*_check_tensors(tensors, config)])
     d2t, t2d = tensors.pop("d2t", None), tensors.pop("t2d", None)

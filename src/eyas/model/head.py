@@ -137,7 +137,7 @@ class HeadConfig:
         """Returns a clause that says why a head with these sizes is impossible; None if it is possible."""
         if self.hidden_size != self.target_hidden_size:  # the embedding rows are the target's
             return f"the head's hidden size {self.hidden_size} is not the target's, {self.target_hidden_size}"
-        if len(self.aux_layer_ids) != 3:  # the engines build fc for three
+        if len(self.aux_layer_ids) != 3 and self.max_depth is None:  # the engines build EAGLE-3's fc for three
             return f"the head reads {len(self.aux_layer_ids)} captured layers, not three: {list(self.aux_layer_ids)}"
         if self.num_heads % self.num_kv_heads:
             return f"the head's {self.num_heads} heads are not a multiple of its {self.num_kv_heads} key-value heads"
