@@ -147,6 +147,20 @@ def format_tune_results(results: dict[str, Any]) -> str:
             f"{point['n']:>7}{point['off_tps']:>7.0f} t/s  {tree:<18}{best['acceptance_length']:>8.2f}"
             f"{best['tps']:>10.0f} t/s{best['speedup']:>7.2f}x  {length:<12}{chain['speedup']:>5.2f}x"
         )
+    lines += ["", "the fastest draft of all heads and of copies of earlier text, by streams:"]
+    kinds = {head["head"]: head["kind"] for head in results["heads"]}
+    for point in results["streams"]:
+        answer = point["answer"]
+        draft = "plain decoding" if answer["tree"] is None else "{depth}, {top_k}, {nodes}".format(**answer["tree"])
+        if answer["copies"]:
+            draft = "copies alone" if answer["tree"] is None else f"{draft} + copies"
+        source = "" if answer["head"] is None else f"  {kinds[answer['head']]} head {answer['head']}"
+        lines.append(
+            f"{point['n']:>7}  {draft:<22}{answer['acceptance_length']:>8.2f}{answer['tps']:>8.0f} t/s"
+            f"{answer['speedup']:>7.2f}x{source}"
+        )
+    if kinds[results["head"]] == "block":
+        return "\n".join([*lines, "", "SGLang and vLLM do not load block heads; serve this one with `eyas serve`"])
     for name, key, flags in (("SGLang", "best", sglang_flags), ("vLLM", "best_chain", vllm_flags)):
         lines += ["", f"{name} flags, by streams:"]
         for point in results["streams"]:
