@@ -213,7 +213,6 @@ class TuneConfig:
         groups = [[chain_shape(depth) for depth in depths]] if 1 in self.top_k else []
         branching = sorted(set(self.top_k) - {1})
         for top_k in branching if max_depth is None else branching[:1]:
-            sizes = [(nodes, top_k if max_depth is None else nodes - 1) for nodes in sorted(self.nodes)]
-            trees = [TreeShape(depth, width, nodes) for depth in depths for nodes, width in sizes]
+            trees = [TreeShape(d, top_k if max_depth is None else n - 1, n) for d in depths for n in sorted(self.nodes)]
             groups.append([tree for tree in trees if tree.depth + 1 < tree.nodes <= tree.candidates + 1])
         return [group for group in groups if group]

@@ -74,7 +74,7 @@ def run(
     heads = [read_fitting_head(directory, torch.float32, target) for directory in directories]
     if provenance.is_finished(out_dir, origin) and (out_dir / FILE).is_file():
         return provenance.read_provenance(out_dir)
-    answers = partial(read_answers, config, features, target, progress)
+    answers = partial(read_rows, config, features, target, progress)
     trees, context = measure_acceptance(config, heads, answers("tune, trees"), target)
     rated = [
         RatedHead(str(directory), "eagle3" if stored.config.max_depth is None else "block", some)
@@ -102,9 +102,7 @@ def read_fitting_head(directory: Path, dtype: torch.dtype, target: Target) -> St
     return stored
 
 
-def read_answers(
-    config: TuneConfig, features: Features, target: Target, progress: bool, name: str
-) -> Iterator[list[Row]]:
+def read_rows(config: TuneConfig, features: Features, target: Target, progress: bool, name: str) -> Iterator[list[Row]]:
     """Yields the held-out answers with their features in batches, sampled again if `tune.temperature` is set.
 
     Args:
@@ -142,24 +140,18 @@ def measure_acceptance(
         token.
     """
     groups = [config.shape_groups(stored.config.max_depth) for stored in heads]
+    sweeps = [(number, shapes, list[np.ndarray]()) for number, some in enumerate(groups) for shapes in some]
     rows: list[Row] = []
-    rounds: list[list[list[np.ndarray]]] = [[[] for _ in some] for some in groups]
     for some in answers:
-        for stored, shape_groups, found in zip(heads, groups, rounds, strict=True):
-            # The shapes of a block head are exact already.
-            build = partial(build_head_drafter, stored.head, stored.vocab, target, rows=some, is_exact=False)
-            for shapes, counts in zip(shape_groups, found, strict=True):
-                counts.append(count_rounds(some, shapes, build, config.batch_tokens))
+        for number, shapes, counts in sweeps:
+            head, vocab = heads[number].head, heads[number].vocab
+            build = partial(build_head_drafter, head, vocab, target, rows=some, is_exact=False)  # the shapes are exact
+            counts.append(count_rounds(some, shapes, build, config.batch_tokens))
         # Only the generated tokens are needed from here on, so the features are dropped.
         rows += [dataclasses.replace(row, aux_TL=row.aux_TL[:0], hidden_UD=row.hidden_UD[:0]) for row in some]
-    accepted = [
-        [
-            one
-            for shapes, counts in zip(shape_groups, found, strict=True)
-            for one in acceptance_lengths(shapes, rows, np.concatenate(counts), config.seed)
-        ]
-        for shape_groups, found in zip(groups, rounds, strict=True)
-    ]
+    accepted: list[list[TreeAcceptance]] = [[] for _ in heads]
+    for number, shapes, counts in sweeps:
+        accepted[number] += acceptance_lengths(shapes, rows, np.concatenate(counts), config.seed)
     positions = torch.cat([row.loss_mask_T.nonzero()[:, 0] for row in rows])
     return accepted, round(float(positions.float().mean()))
 

@@ -99,14 +99,12 @@ class RoundCosts:
     def measure(cls, config: TuneConfig, heads: Sequence[StoredHead], target: Target, progress: bool) -> "RoundCosts":
         """Times the arms of all heads in turns on a new engine, in the dtype and on the device of the target."""
         arms = arms_to_measure([config.shape_groups(stored.config.max_depth) for stored in heads])
-        own = [tuple(arm for head, arm in arms if head == number) for number in range(len(heads))]
-        device = target.model.device
-        drafts = [
-            dataclasses.replace(draft_with(device, stored, chain_shape(1)), arms=some)
-            for stored, some in zip(heads, own, strict=True)
-        ]
-        for draft in drafts if config.compile else ():
-            compile_pair(target, draft.head)
+        drafts = []
+        for number, stored in enumerate(heads):
+            own = tuple(arm for head, arm in arms if head == number)
+            drafts.append(dataclasses.replace(draft_with(target.model.device, stored, chain_shape(1)), arms=own))
+            if config.compile:
+                compile_pair(target, stored.head)
         slots = max(config.streams)
         # The requests of a profiled round share their KV slots, so the memory of one request is enough.
         engine = Engine(target, drafts, slots, LONG_CONTEXT, memory_tokens=1, copies=CopyFinder(0))
@@ -214,7 +212,6 @@ def build_tune_results(
     streams, with_copies = [], []
     trees = [{one.shape: _tree_figures(one) for one in head.trees} for head in rated]
     for n in sorted(config.streams):
-        off_tps = n / costs.seconds(None, n, context)
         by_head = [predict_trees(rated, head, costs, n, context) for head in range(len(rated))]
         for predictions, figures in zip(by_head, trees, strict=True):
             for one in predictions[1:]:
@@ -224,13 +221,12 @@ def build_tune_results(
         with_copies += [{"n": n} | dataclasses.asdict(one) for one in copied]
         ranked = (by_head[0], chains, [*copied, *(one for some in by_head for one in some)])
         best, best_chain, answer = (dataclasses.asdict(select_best(some)) for some in ranked)
-        streams.append({"n": n, "off_tps": off_tps, "best": best, "best_chain": best_chain, "answer": answer})
-    heads = [
-        {"head": head.directory, "kind": head.kind, "trees": list(figures.values())}
-        for head, figures in zip(rated, trees, strict=True)
-    ]
-    own = {"context": context, "streams": streams, "trees": heads[0]["trees"]}
-    return {"schema": SCHEMA, **own, "heads": heads, "copies": with_copies}
+        found = {"best": best, "best_chain": best_chain, "answer": answer}
+        streams.append({"n": n, "off_tps": by_head[0][0].tps} | found)
+    pairs = zip(rated, trees, strict=True)
+    heads = [{"head": one.directory, "kind": one.kind, "trees": list(some.values())} for one, some in pairs]
+    results = {"schema": SCHEMA, "context": context, "streams": streams, "trees": heads[0]["trees"]}
+    return results | {"heads": heads, "copies": with_copies}
 
 
 def _tree_figures(one: TreeAcceptance) -> dict[str, Any]:

@@ -151,10 +151,10 @@ def format_tune_results(results: dict[str, Any]) -> str:
     kinds = {head["head"]: head["kind"] for head in results["heads"]}
     for point in results["streams"]:
         answer = point["answer"]
-        draft = "plain decoding" if answer["tree"] is None else "{depth}, {top_k}, {nodes}".format(**answer["tree"])
-        if answer["copies"]:
-            draft = "copies alone" if answer["tree"] is None else f"{draft} + copies"
-        source = "" if answer["head"] is None else f"  {kinds[answer['head']]} head {answer['head']}"
+        draft, source = ("plain decoding", "copies alone")[answer["copies"]], ""
+        if answer["tree"] is not None:
+            draft = "{depth}, {top_k}, {nodes}".format(**answer["tree"]) + " + copies" * answer["copies"]
+            source = f"  {kinds[answer['head']]} head {answer['head']}"
         lines.append(
             f"{point['n']:>7}  {draft:<22}{answer['acceptance_length']:>8.2f}{answer['tps']:>8.0f} t/s"
             f"{answer['speedup']:>7.2f}x{source}"
