@@ -26,6 +26,7 @@ from eyas.features import capture
 from eyas.formats.config import HeadMetadata
 from eyas.formats.head_dir import write_head
 from eyas.model.head import Head, HeadConfig
+from eyas.model.layer_ids import check_aux_layers
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.speculation.round_costs import CostTable
@@ -130,7 +131,7 @@ def test_a_head_that_does_not_fit_is_named(
         tuned(heads[0], Path("embedded"), features, target, tmp_path / "out")
     with pytest.raises(InputError, match="No head directory"):
         tuned(heads[0], tmp_path / "absent", features, target, tmp_path / "out")
-    config = HeadConfig.for_target(target.info, 200, aux_layer_ids=(0, 1, 2))
+    config = HeadConfig.for_target(target.info, 200, aux_layer_ids=check_aux_layers((0, 1, 2), 4))
     vocab = DraftVocab.from_counts(torch.arange(target.info.vocab_size), 200)
     write_head(tmp_path / "layers", Head.init(config, 0), vocab, HeadMetadata(), torch.float32)
     with pytest.raises(InputError, match=rf"reads layers \[0, 1, 2\], but the features have layers \{list(LAYERS)}"):

@@ -210,7 +210,7 @@ def build_tune_results(
         context: The tokens of each request.
     """
     streams, with_copies = [], []
-    trees = [{one.shape: _tree_figures(one) for one in head.trees} for head in rated]
+    trees: list[dict[TreeShape | None, Any]] = [{one.shape: _tree_figures(one) for one in head.trees} for head in rated]
     for n in sorted(config.streams):
         by_head = [predict_trees(rated, head, costs, n, context) for head in range(len(rated))]
         for predictions, figures in zip(by_head, trees, strict=True):
