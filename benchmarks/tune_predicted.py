@@ -46,12 +46,11 @@ PASSES = {1: 1, 4: 2}  # streams -> passes over the prompts; at the end of a pas
 def compare_predictions(run: Run, max_tokens: int) -> Iterator[dict[str, Any]]:
     """Yields a row for each tree and number of streams."""
     target, directory = run.target, run.storage_path("capture")
-    accepted, _ = tune.measure_acceptance(
-        CONFIG, read_head(run.head_directory, torch.float32), Features(directory), target, True
-    )
-    lengths = {one.shape: one.acceptance_length for one in accepted}
+    answers = tune.read_rows(CONFIG, Features(directory), target, True, "tune, trees")
+    accepted, _ = tune.measure_acceptance(CONFIG, [read_head(run.head_directory, torch.float32)], answers, target)
+    lengths = {one.shape: one.acceptance_length for one in accepted[0]}
     stored = read_head(run.head_directory, target.model.dtype)
-    costs = tune.RoundCosts.measure(CONFIG, stored, target, True)
+    costs = tune.RoundCosts.measure(CONFIG, [stored], target, True)
     prompts = interleave_tasks(load_workload(BenchConfig(prompts_per_task=PROMPTS_PER_TASK), directory, target)[0])
     room = max(len(prompt.ids) for prompt in prompts) + max_tokens
     for streams in STREAMS:

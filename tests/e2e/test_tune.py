@@ -29,11 +29,21 @@ def test_trees_streams_and_flags(run, recipe, capsys):
         assert point["best"]["tps"] >= 0.99 * max(point["off_tps"], *(t["tps"][str(point["n"])] for t in told["trees"]))
     written = (run / "tune" / "tune.json").stat().st_mtime_ns
     assert main(command) == 0
-    assert "best tree" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "best tree" in said
+    assert "the fastest draft of all heads and of copies of earlier text, by streams" in said
     assert (run / "tune" / "tune.json").stat().st_mtime_ns == written, "measured again"
     findings = [str(finding) for finding in examine(str(run), None)]
     assert any(finding.startswith("ok: tune is finished") for finding in findings), findings
     assert not any(finding.startswith("misfit") for finding in findings), findings
+
+
+def test_a_further_head_of_another_target(run, recipe, capsys):
+    assert main(["tune", str(recipe), "--out", str(run), *KEYS, 'tune.heads=["embedded"]']) == 2
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("eyas:")]
+    assert ERROR.fullmatch(said)
+    assert "does not fit" in said
+    assert not (run / "tune").exists()
 
 
 def test_without_a_head(run, recipe, capsys, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.train.test_block_loss import CONFIG
 
 from eyas import export
 from eyas.base.errors import InputError
+from eyas.bench.config import TuneConfig
 from eyas.evaluation.evaluate import EvalConfig, EvalInputs, run
 from eyas.evaluation.head_drafter import build_head_drafter
 from eyas.evaluation.replay import replay_rows
@@ -22,7 +24,7 @@ from eyas.model.block_head import BlockConfig, BlockHead
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.train import train
-from eyas.tree.shape import TreeShape, chain_shape
+from eyas.tree.shape import TreeShape
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +45,22 @@ def test_eval_measures_each_slot_and_the_arms_that_the_block_can_draft(
     assert "draft_vocab" not in found
 
 
-def test_one_drafting_rates_the_largest_tree_and_the_chains_exactly(head: Path, features: Path, target: Target) -> None:
+def test_one_drafting_rates_every_exact_tree(head: Path, features: Path, target: Target) -> None:
+    """As the drafter of serving drafts each of them, by the shape of an arm."""
     stored, rows = read_head(head), list(Features(features).rows(Features(features).indices("held_out")))
     build = partial(build_head_drafter, stored.head, stored.vocab, target, rows=rows)
+    groups = TuneConfig(depth=8, top_k=(1, 4), nodes=(4, 6, 9, 24)).shape_groups(stored.config.max_depth)
+    assert [len(shapes) for shapes in groups] == [3, 11]
+    counts = set()
     with torch.no_grad():
-        for shapes in ([chain_shape(1), chain_shape(3)], [TreeShape(3, 2, 8)]):
-            found = count_rounds(rows, shapes, build, batch_tokens=500)
+        for shapes in groups:
+            found = count_rounds(rows, shapes, partial(build, is_exact=False), batch_tokens=500)
             for x, shape in enumerate(shapes):
-                walked = [len(text.rounds.accepted) for text in replay_rows(rows, build(shape))]
+                arm = shape if shape.top_k == 1 else replace(shape, top_k=2)
+                walked = [len(text.rounds.accepted) for text in replay_rows(rows, build(arm))]
                 assert found[:, x].tolist() == walked, shape
+                counts.add(sum(walked))
+    assert len(counts) > 5, "the trees hardly differ: the test shows little"
 
 
 def test_export_writes_a_directory_for_each_engine(head: Path, target: Target, tmp_path: Path) -> None:

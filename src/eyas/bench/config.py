@@ -149,13 +149,14 @@ class ClientConfig(LoadConfig):
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """The recipe keys `tune.*`: which trees `eyas tune` compares, and at which concurrency.
+    """The recipe keys `tune.*`: which heads and trees `eyas tune` compares, and at which concurrency.
 
     Attributes:
+        heads: Directories of further heads of any kind that are compared with the head of the run.
         streams: The numbers of concurrent requests; `eyas tune` chooses the best tree for each.
         depth: The depth of the deepest tree and of the longest chain.
         top_k: The values of top_k that are compared; 1 compares chains, which have depth + 1 nodes whatever
-            `tune.nodes` is.
+            `tune.nodes` is. A block head has no top_k: any value but 1 compares its trees.
         nodes: The numbers of nodes that are compared.
         answers: The maximum number of held-out answers on which the trees are drafted.
         temperature: The temperature at which the target generates new answers to the held-out prompts; by default the
@@ -169,6 +170,7 @@ class TuneConfig:
         seed: The seed of the choice of held-out answers, of the bootstrap and of the sampling of new answers.
     """
 
+    heads: tuple[str, ...] = ()
     streams: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16, 32)
     depth: PositiveInt = 8
     top_k: tuple[PositiveInt, ...] = (1, 2, 4, 8)
@@ -183,11 +185,11 @@ class TuneConfig:
 
     def __post_init__(self) -> None:
         _ = self.sampling
-        for name in ("streams", "top_k", "nodes"):
+        for name in ("heads", "streams", "top_k", "nodes"):
             values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
+            if (not values and name != "heads") or len(set(values)) < len(values):
                 raise UsageError(f"tune.{name}={list(values)} is empty or repeats a value", f"Change tune.{name}")
-        if not self.shapes_by_top_k:
+        if not self.shape_groups():
             sizes = f"top_k {list(self.top_k)} and nodes {list(self.nodes)}"
             fix = "Add 1 to tune.top_k for chains, or add other numbers to tune.nodes"
             raise UsageError(f"There is no tree of depth {self.depth} with {sizes}", fix)
@@ -197,14 +199,17 @@ class TuneConfig:
         """The sampling of new answers; None: the stored answers are used."""
         return None if self.temperature is None else SamplingParams(self.temperature)
 
-    @property
-    def shapes_by_top_k(self) -> dict[int, list[TreeShape]]:
-        """top_k -> trees to compare. Omits trees with too few nodes to branch, or more nodes than candidates."""
-        shapes: dict[int, list[TreeShape]] = {}
-        if 1 in self.top_k:
-            shapes[1] = [chain_shape(depth) for depth in range(1, self.depth + 1)]
-        for top_k in sorted(set(self.top_k) - {1}):
-            trees = [TreeShape(d, top_k, n) for d in range(1, self.depth + 1) for n in sorted(self.nodes)]
-            if possible := [tree for tree in trees if tree.depth + 1 < tree.nodes <= tree.candidates + 1]:
-                shapes[top_k] = possible
-        return shapes
+    def shape_groups(self, max_depth: int | None = None) -> list[list[TreeShape]]:
+        """Returns the trees to compare, in lists that are drafted together. Omits trees that cannot branch.
+
+        Args:
+            max_depth: The slots of a block head, whose trees come from an exact search for each of `nodes`; None for an
+                EAGLE-3 head, whose trees have each `top_k`.
+        """
+        depths = range(1, min(self.depth, max_depth or self.depth) + 1)
+        groups = [[chain_shape(depth) for depth in depths]] if 1 in self.top_k else []
+        branching = sorted(set(self.top_k) - {1})
+        for top_k in branching if max_depth is None else branching[:1]:
+            trees = [TreeShape(d, top_k if max_depth is None else n - 1, n) for d in depths for n in sorted(self.nodes)]
+            groups.append([tree for tree in trees if tree.depth + 1 < tree.nodes <= tree.candidates + 1])
+        return [group for group in groups if group]

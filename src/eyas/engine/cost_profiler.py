@@ -22,7 +22,7 @@ from eyas.speculation.acceptance_model import DEFAULT_PRIOR, AcceptanceModel, Ac
 from eyas.speculation.arms import OFF, Arm
 from eyas.speculation.budget import Budget
 from eyas.speculation.copy_budget import CopyBudget
-from eyas.speculation.copy_index import COPY, MAX_COPY, Copy
+from eyas.speculation.copy_index import COPY, Copy
 from eyas.speculation.round_costs import CONTEXT, TIME_LIMIT_S, CostKey, CostTable, load_or_measure
 
 COST_ROUNDS = 5  # rounds of an arm with each head, after a first one that is not counted
@@ -60,11 +60,12 @@ class CostProfiler:
     def measure_round_s(self, arm: Arm, batch: int, context: int) -> float:
         """Runs rounds of this arm for `batch` requests with `context` tokens each, and returns the seconds of the last.
 
-        Rounds that are slower than later ones (before a CUDA graph is captured) run first and are not timed.
+        Rounds that are slower than later ones (before a CUDA graph is captured) run first and are not timed. An arm
+        with the name of COPY drafts a copy of as many tokens as its chain.
         """
         nodes, drafts, copies = 0, (), None
-        if arm == COPY:
-            copy = Copy(context + 1, (0,) * MAX_COPY, 0, False, (1.0,) * MAX_COPY, 0.0)
+        if arm.name == COPY.name:
+            copy = Copy(context + 1, (0,) * arm.depth, 0, False, (1.0,) * arm.depth, 0.0)
             nodes, drafts, copies = arm.nodes * batch, (False,) * batch, CopyRows((copy,) * batch, 0, True)
         elif arm.shape is not None:
             nodes, drafts = arm.nodes * batch, (True,) * batch

@@ -30,7 +30,7 @@ def build_embed(target: Target, dtype: torch.dtype) -> Callable[[Tensor], Tensor
 
 
 def build_head_drafter(
-    head: DraftHead, vocab: DraftVocab, target: Target, shape: TreeShape, rows: Sequence[Row]
+    head: DraftHead, vocab: DraftVocab, target: Target, shape: TreeShape, rows: Sequence[Row], is_exact: bool = True
 ) -> "HeadDrafter | BlockHeadDrafter":
     """Returns the drafter of a head of any kind over a batch of texts. The trees have at most the depth of the head.
 
@@ -40,10 +40,12 @@ def build_head_drafter(
         target: The target of the head.
         shape: The draft tree.
         rows: The texts with their features.
+        is_exact: True if a block head searches the most likely nodes of all trees (`exact_shape`), as in serving; False
+            if it grows the shape as it is.
     """
     embed, shape = build_embed(target, head.norm.weight.dtype), shape.limit_depth(head.config.max_depth)
     if isinstance(head, BlockHead):
-        return BlockHeadDrafter(head, target, embed, shape, rows)
+        return BlockHeadDrafter(head, target, embed, exact_shape(shape) if is_exact else shape, rows)
     assert isinstance(head, Head), "the other kind of head"
     return HeadDrafter(head, vocab, embed, shape, rows)
 
@@ -109,7 +111,7 @@ class BlockHeadDrafter:
     ) -> None:
         """Computes the keys and values of all rows. embed: the target's embeddings in the dtype of the head."""
         self.head, self.target, self.embed = head, target, embed
-        self.depth, self.grower = shape.depth, TreeGrower(exact_shape(shape), torch.device("cpu"))
+        self.depth, self.grower = shape.depth, TreeGrower(shape, torch.device("cpu"))
         self.ids_BT = pad_sequence([row.ids_T for row in rows], batch_first=True)
         aux_BTL = pad_sequence([row.aux_TL.to(head.norm.weight.dtype) for row in rows], batch_first=True)
         positions_1T = torch.arange(self.ids_BT.shape[1])[None]

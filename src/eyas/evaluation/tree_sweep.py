@@ -13,9 +13,8 @@ ranked among the candidates of the first d levels, for each d:
 
 The draft at a position depends only on the text before it, not on earlier rounds. So this table gives the rounds of
 every shape: a round at position t accepts a tokens, and the next round is at t + a. Each top_k needs its own draft,
-because top_k determines which nodes are expanded. Chains (top_k 1) need their own draft, too. A block head expands
-every node that the largest tree can hold, so a small shape may be rated slightly too low: the nodes that it needs may
-not be among the candidates that were kept.
+because top_k determines which nodes are expanded. Chains (top_k 1) need their own draft, too. The trees of a block head
+need one draft: that of the largest top_k has the nodes of all exact trees (drafters.block.exact_shape).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,6 +32,7 @@ from eyas.tree.tree import Tree
 from eyas.tree.verify import verify
 
 MAX_POSITIONS = 64  # positions that are drafted at once
+MAX_FRONTIER = 512  # nodes that are expanded at once, of all these positions
 UNREACHABLE = torch.iinfo(torch.int64).max  # nodes
 
 
@@ -46,9 +46,8 @@ class TreeAcceptance:
 
 
 def covering_shape(shapes: Sequence[TreeShape]) -> TreeShape:
-    """Returns the shape with the largest depth and all its candidates. Requirement: all shapes have the same top_k."""
-    (top_k,) = {shape.top_k for shape in shapes}
-    largest = TreeShape(max(shape.depth for shape in shapes), top_k, 2)
+    """Returns the shape with the largest depth and top_k, and all its candidates. shapes: as in `count_rounds`."""
+    largest = TreeShape(max(shape.depth for shape in shapes), max(shape.top_k for shape in shapes), 2)
     return replace(largest, nodes=largest.candidates + 1)
 
 
@@ -63,11 +62,12 @@ def count_rounds(
 
     Args:
         rows: The rows with their features.
-        shapes: The tree shapes. Requirement: all have the same top_k.
-        build_drafter: Returns the drafter of these rows for a tree shape.
+        shapes: The tree shapes. Requirement: all have the same top_k, or are exact shapes of a block head.
+        build_drafter: Returns the drafter of these rows for a tree shape. It grows the shape as it is.
         batch_tokens: The most keys that one forward of the head reads, over all positions.
     """
-    drafter = build_drafter(covering_shape(shapes))
+    cover = covering_shape(shapes)
+    drafter = build_drafter(cover)
     answers = [answer for text, row in enumerate(rows) for answer in find_answers(text, row.ids_T, row.loss_mask_T)]
     # From the token before the answer to the last position at which a round can start.
     starts = [(answer, position) for answer in answers for position in range(answer.start - 1, answer.end - 2)]
@@ -75,7 +75,7 @@ def count_rounds(
     depths, nodes = (np.array([getattr(shape, name) for shape in shapes]) for name in ("depth", "nodes"))
     tables = {id(answer): np.empty((answer.end, len(shapes)), dtype=np.int64) for answer in answers}
     while starts:
-        size = max(1, min(MAX_POSITIONS, batch_tokens // (starts[-1][1] + 1)))
+        size = max(1, min(MAX_POSITIONS, MAX_FRONTIER // cover.top_k, batch_tokens // (starts[-1][1] + 1)))
         batch, starts = starts[-size:], starts[:-size]
         tree = drafter.draft([answer.text for answer, _ in batch], [position for _, position in batch])
         truth_BS = torch.stack([true_continuation(*start, tree.depth + 1) for start in batch])
