@@ -66,6 +66,7 @@ def capture_rank(
 
     def die(bar: Progress, n: int = 1, note: str = "") -> None:
         advance(bar, n, note)
+        assert bar.total is not None
         if bar.done > bar.total / 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
