@@ -1,10 +1,12 @@
 """What every test has: one seed, no network for models, and the marks `full` and `gpu`."""
 
+import gc
 import os
 import random
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Else the first prompts would make a key in the home directory.
 os.environ["EYAS_PRIVACY_KEY"] = "a key for tests, of 32 characters"
+
+
+# The files that take longest run first, so that no worker runs one of them last and alone.
+LONGEST_FILES = (
+    "kernels/test_aot_compile.py",
+    "e2e/test_docs.py",
+    "kernels/test_cpu_attention.py",
+    "train/test_lost_ranks.py",
+    "train/test_together.py",
+    "e2e/test_faults.py",
+    "kernels/test_triton_attention.py",
+    "engine/test_overlap.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,6 +41,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="takes minutes; runs with --full"))
         if item.get_closest_marker("gpu") and not _has_cuda():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+    places = {str(Path(__file__).parent / name): place for place, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: places.get(str(item.path), len(places)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Takes what was imported and collected out of garbage collections, and makes these rarer."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

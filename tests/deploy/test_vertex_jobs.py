@@ -205,7 +205,8 @@ def test_jobs_are_cancelled(config, api, bucket, out):
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_from_prompts_to_results(api, bucket, tmp_path, capsys):
+def test_the_command_from_prompts_to_results(api, bucket, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(vertex_jobs, "RetryPolicy", lambda: FAST)  # the command would wait ten seconds for each job
     recipe = tmp_path / "pair.toml"
     recipe.write_text(
         '[prompts]\nsource = "builtin:train"\nlimit = 3\n[deploy]\nengine = "eyas"\nimage = "r/eyas:1"\n'

@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import textwrap
 import tomllib
 from pathlib import Path
@@ -232,7 +231,8 @@ def prepare_first_hour(place: Path) -> None:
     prompts = write_prompts(place / "my-prompts.jsonl")
     prompts.write_text("\n".join([*examples, prompts.read_text()]))
     (place / "src").symlink_to(ROOT / "src")
-    subprocess.run([sys.executable, "-c", block_of("README.md", "python")], cwd=place, check=True)
+    with contextlib.chdir(place):
+        exec(block_of("README.md", "python"), {})
     recipe = place / "my.toml"
     recipe.write_text(block_of("README.md", "toml"), encoding="utf-8")
     assert load_recipe(recipe, {}).prompts.license == "MIT"

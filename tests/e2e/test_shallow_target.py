@@ -23,7 +23,7 @@ def write_default_recipe(directory: Path, num_layers: int) -> Path:
     return recipe
 
 
-@pytest.mark.parametrize("num_layers", [4, 6])
+@pytest.mark.parametrize("num_layers", [pytest.param(4, marks=pytest.mark.full), 6])
 def test_the_verbs_choose_the_same_layers(num_layers, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(estimates, "MEASURED_S", 0.05)
     recipe, out = write_default_recipe(tmp_path, num_layers), tmp_path / "out"

@@ -13,28 +13,18 @@ from eyas.chat.conversation import read_conversations
 from eyas.cli import main
 from eyas.features.reader import Features
 
-RECIPE = str(Path(__file__).parents[2] / "recipes" / "tiny.toml")
-SMALL = [
-    "prompts.limit=8",
-    "respond.max_tokens=24",
-    "capture.shard_bytes=60000",
-    "capture.held_out=0.2",
-    "train.steps=2",
-    "train.updates=2",
-]
-
 
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose prompts are answered."""
+def answered(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
+    """A run whose prompts are answered, and that has no features yet."""
     out = tmp_path_factory.mktemp("answered") / "run"
-    for verb in ("prompts", "respond"):
-        assert main([verb, RECIPE, *SMALL, "--out", str(out)]) == 0
+    for name in ("prompts", "conversations"):
+        shutil.copytree(finished / name, out / name)
     return out
 
 
 def test_the_same_head_from_features_at_any_url(
-    answered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answered: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heads: dict[str, bytes] = {}
     with gcs(monkeypatch), s3(monkeypatch) as bucket:
@@ -49,9 +39,9 @@ def test_the_same_head_from_features_at_any_url(
         for kind, url in urls.items():
             out = tmp_path / kind
             shutil.copytree(answered, out)
-            settings = [*SMALL, *([] if url is None else [f"features.url={url}"]), "--out", str(out)]
+            settings = [*([] if url is None else [f"features.url={url}"]), "--out", str(out)]
             for verb in ("capture", "train"):
-                assert main([verb, RECIPE, *settings]) == 0
+                assert main([verb, str(recipe), *settings]) == 0
             assert (out / "features").exists() == (url is None)
             place = StoragePath.of(out / "features" if url is None else url)
             assert len([file for file in place.list_files() if file.endswith(".safetensors")]) > 2
@@ -61,11 +51,11 @@ def test_the_same_head_from_features_at_any_url(
 
 
 def test_the_doctor_and_forgetting_know_where_features_lie(
-    answered: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    answered: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, url = tmp_path / "run", f"memory://{uuid.uuid4().hex}/features"
     shutil.copytree(answered, out)
-    settings = [RECIPE, *SMALL, f"features.url={url}", "--out", str(out)]
+    settings = [str(recipe), f"features.url={url}", "--out", str(out)]
     for verb in ("capture", "train", "eval"):
         assert main([verb, *settings]) == 0
     capsys.readouterr()
@@ -84,5 +74,5 @@ def test_the_doctor_and_forgetting_know_where_features_lie(
     assert main(["prompts", *settings, "--forget", gone]) == 0
     features = Features(place)
     assert gone not in {row.id for row in features.manifest.rows}
-    assert len(list(features.rows(range(len(features.manifest.rows))))) == 7
+    assert len(list(features.rows(range(len(features.manifest.rows))))) == 23
     assert main(["train", *settings]) == 0

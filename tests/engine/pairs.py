@@ -12,6 +12,9 @@ from eyas.model.target import Target
 from eyas.tree.shape import chain_shape
 
 FAMILIES = ("llama", "qwen3", "mistral")
+# For tests that run each combination of their own parameters on one family, and on the others with --full.
+# tests/engine/test_families.py runs every family.
+LLAMA_FIRST = ["llama", *(pytest.param(family, marks=pytest.mark.full) for family in FAMILIES[1:])]
 
 
 @pytest.fixture(scope="session", params=FAMILIES)

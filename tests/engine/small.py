@@ -61,12 +61,12 @@ class Spoken:
         return [list(request.prompt_ids) + self.answers[request.id] for request in self.requests]
 
 
-def speak(path: Path) -> Spoken:
-    """Requests of many lengths and the answers of transformers' own generate."""
+def speak(path: Path, count: int = len(LENGTHS)) -> Spoken:
+    """The first `count` requests of many lengths and the answers of transformers' own generate."""
     target = Target.load(path, torch.float32, layers=LAYERS)
     generator = torch.Generator().manual_seed(7)
     requests = []
-    for i, (length, max_tokens) in enumerate(zip(LENGTHS, MAX_TOKENS, strict=True)):
+    for i, (length, max_tokens) in enumerate(zip(LENGTHS[:count], MAX_TOKENS[:count], strict=True)):
         ids = torch.randint(0, 256, (length,), generator=generator).tolist()
         requests.append(Request(f"r{i}", tuple(ids), max_tokens))
     return Spoken(target, path, tuple(requests), generate(path, requests, target.info.eos_ids))

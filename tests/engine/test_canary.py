@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.engine.pairs import LLAMA_FIRST
 from tests.engine.small import CONTEXT, All, Spoken, Turns, check, check_idle, drive, poison, random_draft
 from worker_stream import WorkerStream
 
@@ -73,6 +74,7 @@ def split(requests: Sequence[Request], seed: int = 0) -> dict[str, int]:
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("spoken", LLAMA_FIRST, indirect=True)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("policy", ["one tree", "arms for all", "arms for some"])
 def test_the_words_are_the_targets_with_either(spoken: Spoken, loop: str, policy: str) -> None:

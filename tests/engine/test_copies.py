@@ -186,7 +186,7 @@ def test_nothing_is_copied_from_another_tenant(llama: Spoken) -> None:
 @pytest.mark.parametrize("name", ["mistral", "llama4"])
 def test_windows_and_chunks_of_the_target_hold(name: str, loop: str, tmp_path: Path) -> None:
     """Beside a tree, a forward computes some of the nodes only, so a row of it is not the slot with its number."""
-    spoken = speak(family_target(tmp_path, name, layers=6))
+    spoken = speak(family_target(tmp_path, name, layers=4), count=5)
     engine = build(spoken, loop, 3, BESIDE)
     requests = [replace(request, tenant="a") for request in spoken.requests]
     assert tokens(run(engine, requests, loop)) == spoken.answers

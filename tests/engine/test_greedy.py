@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests.engine.pairs import LLAMA_FIRST
 from tests.engine.small import CONTEXT, ReplayDrafter, Spoken, drive, optional, random_draft, replay_engine, tokens
 
 from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
@@ -16,6 +17,7 @@ from eyas.tree.shape import TreeShape, chain_shape
 TREE = TreeShape(4, 3, 12)
 
 
+@pytest.mark.parametrize("spoken", LLAMA_FIRST, indirect=True)
 @pytest.mark.parametrize("slots", [1, 3, 8])
 @pytest.mark.parametrize("shape", [None, chain_shape(4), TREE], ids=["baseline", "chain", "tree"])
 def test_a_random_head_changes_nothing(spoken: Spoken, shape: TreeShape | None, slots: int) -> None:
@@ -23,6 +25,7 @@ def test_a_random_head_changes_nothing(spoken: Spoken, shape: TreeShape | None, 
     assert tokens(drive(Engine(spoken.target, optional(draft), slots, CONTEXT), spoken.requests)) == spoken.answers
 
 
+@pytest.mark.parametrize("spoken", LLAMA_FIRST, indirect=True)
 @pytest.mark.parametrize("slots", [1, 3, 8])
 @pytest.mark.parametrize("shape", [chain_shape(4), TREE, TreeShape(3, 4, 20)], ids=["chain", "tree", "wide"])
 def test_what_is_accepted_moves_to_its_place(spoken: Spoken, shape: TreeShape, slots: int) -> None:

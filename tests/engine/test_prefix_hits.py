@@ -116,6 +116,7 @@ BEFORE: dict[str, tuple[int, Speculation, int]] = {
     "rounds without drafting": (6, "auto", 0),
     "one round with drafts": (6, "auto", 1),
 }
+NOT_READ = [before for before in BEFORE if before != "read"]
 
 
 class Ending(FixedArm):
@@ -129,8 +130,14 @@ class Ending(FixedArm):
         return super().decide(load) if self._left >= 0 else FixedArm(Arm("off", None)).decide(load)
 
 
-@pytest.mark.parametrize("shape", [chain_shape(3), TREE], ids=["chain", "tree"])
-@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize(
+    ("shape", "before"),
+    [
+        *(pytest.param(TREE, before, id=f"tree-{before}") for before in BEFORE),
+        pytest.param(chain_shape(3), "read", id="chain-read"),
+        *(pytest.param(chain_shape(3), before, id=f"chain-{before}", marks=pytest.mark.full) for before in NOT_READ),
+    ],
+)
 @pytest.mark.parametrize("warm", WARM)
 def test_a_hit_gives_the_numbers_of_a_miss(
     shallow_target: Target, shape: TreeShape, warm: str, before: str, monkeypatch: pytest.MonkeyPatch

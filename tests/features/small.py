@@ -1,5 +1,7 @@
 """A small target, conversations that it really answered, and rows of random features."""
 
+import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from eyas.base.progress import Progress
 from eyas.base.provenance import StageInputs, finish_stage
 from eyas.chat.conversation import Conversation, Message, Turn
 from eyas.chat.render import render_prompt
+from eyas.features import capture
 from eyas.features.layout import Row, teacher_positions
 from eyas.features.quantize import StoredDtype, quantize
 from eyas.features.shard import RowInfo, StoredRow
@@ -46,6 +50,29 @@ def write_conversations(directory: Path, target: Target, count: int, tokens: int
     (directory / "part-00000.jsonl").write_bytes(lines)
     finish_stage(directory, StageInputs("respond", "test", {}), time.time())
     return directory
+
+
+def capture_rank(
+    config: capture.CaptureConfig, target: Path, conversations: Path, out: Path, rank: int, is_killed: bool = False
+) -> None:
+    """Captures features as one of several machines. Runs in a process of its own.
+
+    is_killed: True to end this process by a signal after half of the work.
+    """
+    torch.set_num_threads(1)  # the bytes depend on it
+    os.environ["RANK"] = str(rank)
+    capture.POLL_S = 0.05
+    advance = Progress.advance
+
+    def die(bar: Progress, n: int = 1, note: str = "") -> None:
+        advance(bar, n, note)
+        assert bar.total is not None
+        if bar.done > bar.total / 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if is_killed:
+        setattr(Progress, "advance", die)  # noqa: B010 a patch
+    capture.run(config, conversations, Target.load(target, torch.float32, layers=LAYERS), out, progress=False)
 
 
 def mask(picture: str) -> Tensor:

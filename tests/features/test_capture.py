@@ -1,14 +1,13 @@
 import dataclasses
 import json
 import signal
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from tests.features.small import LAYERS, contents
+from tests.e2e.processes import context
+from tests.features.small import LAYERS, capture_rank, contents
 from transformers import AutoModelForCausalLM
 
 from eyas.base.errors import InputError
@@ -22,24 +21,6 @@ from eyas.features.reader import Features
 from eyas.model.target import Target
 
 CONFIG = CaptureConfig(dtype="float32", shard_bytes=120_000, batch_tokens=300, held_out=0.2)
-KILLED = """
-import os, signal, sys, torch
-from pathlib import Path
-from eyas.base.progress import Progress
-from eyas.features.capture import CaptureConfig, run
-from eyas.model.target import Target
-torch.set_num_threads(1)
-advance = Progress.advance
-def die(self, n=1, note=""):
-    advance(self, n, note)
-    if self.done > self.total / 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-Progress.advance = die
-config = CaptureConfig(dtype=sys.argv[4], shard_bytes=int(sys.argv[5]), batch_tokens=300, held_out=0.2)
-target = Target.load(sys.argv[1], torch.float32, layers=(1, 2, 3))
-run(config, Path(sys.argv[2]), target, Path(sys.argv[3]), progress=False)
-"""
-
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -84,9 +65,11 @@ def test_killed_and_run_again_gives_the_same_bytes(
     if config != CONFIG:
         captured = tmp_path / "undisturbed"
         run(config, conversations, target, captured, progress=False)
-    arguments = [str(target.directory), str(conversations), str(out), dtype, str(shard_bytes)]
-    command = [sys.executable, "-c", KILLED, *arguments]
-    assert subprocess.run(command, capture_output=True).returncode == -signal.SIGKILL
+    arguments = (config, target.directory, conversations, out, 0, True)
+    process = context().Process(target=capture_rank, args=arguments, daemon=True)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
     left = sorted(path.name for path in out.glob("shard-*"))
     assert left, "no shard was finished before the kill"
     assert not (out / "manifest.json").exists()

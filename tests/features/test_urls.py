@@ -2,19 +2,18 @@
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import torch
 from tests.doubles.gcs import FakeGcs, Fault
 from tests.doubles.stores import gcs
-from tests.features.small import contents
+from tests.e2e.processes import context
+from tests.features.small import capture_rank, contents
 from tests.features.test_capture import CONFIG
 
 from eyas.base.errors import InputError, StageError, StorageError
@@ -122,27 +121,17 @@ def test_two_runs_at_one_place_do_not_mix(target: Target, conversations: Path, m
     assert len(list(features.rows(range(12)))) == 12
 
 
-RANK = """
-import sys, torch
-from pathlib import Path
-from eyas.features import capture
-from eyas.features.capture import CaptureConfig, run
-from eyas.model.target import Target
-torch.set_num_threads(1)
-capture.POLL_S = 0.05
-config = CaptureConfig(dtype="float32", shard_bytes=120_000, batch_tokens=300, held_out=0.2, world=3)
-target = Target.load(sys.argv[1], torch.float32, layers=(1, 2, 3))
-run(config, Path(sys.argv[2]), target, Path(sys.argv[3]), progress=False)
-"""
-
-
 def test_machines_share_the_shards(captured: Path, target: Target, conversations: Path, tmp_path: Path) -> None:
     """Those that are first wait for the one that is late; all make the same bytes as one alone."""
     out = tmp_path / "features"
-    command = [sys.executable, "-c", RANK, str(target.directory), str(conversations), str(out)]
+    config = dataclasses.replace(CONFIG, world=3)
 
-    def start(rank: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, env=os.environ | {"RANK": str(rank)})
+    def start(rank: int) -> BaseProcess:
+        process = context().Process(
+            target=capture_rank, args=(config, target.directory, conversations, out, rank), daemon=True
+        )
+        process.start()
+        return process
 
     ranks = [start(2), start(0)]
     count = len(json.loads(contents(captured)["manifest.json"])["shards"])
@@ -151,9 +140,11 @@ def test_machines_share_the_shards(captured: Path, target: Target, conversations
     while {path.name for path in out.glob("shard-*.json")} != mine and time.monotonic() < deadline:
         time.sleep(0.05)
     assert {path.name for path in out.glob("shard-*.json")} == mine
-    assert [rank.poll() for rank in ranks] == [None, None]
+    assert [rank.exitcode for rank in ranks] == [None, None]
     ranks.append(start(1))
-    assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
+    for rank in ranks:
+        rank.join(60)
+    assert [rank.exitcode for rank in ranks] == [0, 0, 0]
     assert contents(out) == contents(captured)
 
 

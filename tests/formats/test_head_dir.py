@@ -307,7 +307,7 @@ def test_another_target_of_the_same_size_is_a_warning(directory: Path):
     assert "a target with digest sha256:aa, but target org/tuned has sha256:bb" in finding.problem
 
 
-@pytest.mark.parametrize("name", ["tiny", "org/tiny", "gs://bucket/run/tiny/", "gs://bucket/run/target"])
+@pytest.mark.parametrize("name", ["tiny", "org/tiny", "memory://bucket/run/tiny/", "memory://bucket/run/target"])
 def test_a_changed_target_of_the_same_name_is_a_misfit(name: str, directory: Path):
     """An uploaded target is called `target`, so its name says nothing."""
     with pytest.raises(InputError, match=r"a target with digest sha256:aa, but target .* has sha256:bb") as caught:

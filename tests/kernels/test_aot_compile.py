@@ -29,6 +29,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of this module's own, so that what is compiled is what was written just now."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        # The C++ that calls the kernels; the kernels themselves keep -O3. Compiling is most of this module's time.
+        patch.setenv("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
         yield compiled.cache_directory()
 
 

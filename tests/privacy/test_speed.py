@@ -25,8 +25,6 @@ def warm():
     make_filter(drop=()).clean([((piece * 20,), "en") for piece in PIECES])
     gc.collect()
     gc.freeze()  # what other tests have left is not collected again for each text
-    yield
-    gc.unfreeze()
 
 
 def seconds(text, language="en"):

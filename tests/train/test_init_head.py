@@ -137,8 +137,11 @@ def test_a_start_that_is_not_there_is_refused(target: Target, features: Path, tm
         TrainConfig(init="")
 
 
-@pytest.mark.parametrize("loss", ["soft", "kl", "lk", "lk_log"])
-@pytest.mark.parametrize("newer", [False, True], ids=["plain", "normed"])
+LEARNING = [("soft", False), ("kl", False), ("lk", False), ("lk_log", False), ("kl", True)]
+LEARNING += [pytest.param(loss, True, marks=pytest.mark.full) for loss in ("soft", "lk", "lk_log")]
+
+
+@pytest.mark.parametrize(("loss", "newer"), LEARNING)
 def test_a_small_head_learns_by_every_loss(target: Target, features: Path, loss: LossName, newer: bool) -> None:
     """Acceptance grows at every step, on the texts that it is taught."""
     options = HeadOptions(fc_norm=newer, norm_output=newer)
