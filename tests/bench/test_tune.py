@@ -180,9 +180,8 @@ def test_the_answer_is_the_fastest_draft_of_all_heads_and_of_copies() -> None:
     said = format_tune_results(told | MACHINE)
     assert "copies alone" in said
     assert "SGLang" in said
-    told = build_tune_results(SMALL, heads[::-1], [], both, 100)
     said = format_tune_results(told | MACHINE | {"head": "BLOCK", "slots": 2})
-    assert "block head BLOCK" in said
+    assert "1, 1, 2 + copies" in said
     assert "--speculative-algorithm DSPARK" in said
 
 

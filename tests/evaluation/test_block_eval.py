@@ -60,7 +60,7 @@ def test_one_drafting_rates_every_exact_tree(head: Path, features: Path, target:
                 walked = [len(text.rounds.accepted) for text in replay_rows(rows, build(arm))]
                 assert found[:, x].tolist() == walked, shape
                 counts.add(sum(walked))
-    assert len(counts) > 5, "the trees hardly differ: the test shows little"
+    assert len(counts) > 2, "the trees hardly differ: the test shows little"
 
 
 def test_export_writes_a_directory_for_each_engine(head: Path, target: Target, tmp_path: Path) -> None:
