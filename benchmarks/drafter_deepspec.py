@@ -63,8 +63,8 @@ class DeepSpec:
     @staticmethod
     def load(target_dir: Path, head_dir: Path) -> "DeepSpec":
         """Loads both models as the evaluator does. Requirement: the checkout is on sys.path."""
-        module = importlib.import_module("deepspec.eval.dspark.evaluator")
-        base = importlib.import_module("deepspec.eval.base_evaluator")
+        module: Any = importlib.import_module("deepspec.eval.dspark.evaluator")
+        base: Any = importlib.import_module("deepspec.eval.base_evaluator")
         module.DynamicCache = base.DynamicCache = CroppedCache
         evaluator_class = module.Qwen3DSparkEvaluator
         settings: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "sdpa"}
