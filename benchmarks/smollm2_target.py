@@ -49,7 +49,7 @@ def _convert(source: Path, out: Path) -> None:
 
 
 def _published_config(read: AutoConfig) -> LlamaConfig:
-    """The config without its note on quantization, and with the norm's epsilon as published; GGUF rounds it."""
+    """Returns the config without its note on quantization, and with the published epsilon of the norms."""
     config = {**read.to_dict(), "rms_norm_eps": 1e-5, "dtype": "bfloat16", "architectures": ["LlamaForCausalLM"]}
     config.pop("quantization_config")
     return LlamaConfig(**config)

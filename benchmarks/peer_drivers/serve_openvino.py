@@ -80,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
     pipeline: Pipeline
 
     def do_GET(self) -> None:
-        """Answers that the server is ready, with its model."""
+        """Returns the list of models, also to say that the server is ready."""
         body = json.dumps({"object": "list", "data": [{"id": "target", "object": "model"}]}).encode()
         is_known = self.path in ("/health", "/v1/models")
         self.send_response(200 if is_known else 404)

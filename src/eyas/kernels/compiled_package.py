@@ -80,8 +80,8 @@ class _TextAttention:
         """Computes the attention of the given rows."""
         given, count = (q_TNH, k_TGH, v_TGH), len(q_TNH)
         kept = self._rows.setdefault(layer, tuple(part.clone() for part in given))
-        whole = [torch.cat((old[: len(old) - count], new)) for old, new in zip(kept, given, strict=True)]
-        return attend_to_text(layer, *whole, params)[-count:]
+        q, k, v = (torch.cat((old[: len(old) - count], new)) for old, new in zip(kept, given, strict=True))
+        return attend_to_text(layer, q, k, v, params)[-count:]
 
 
 def target_inputs(target: Target, rows: int) -> tuple[Tensor, Tensor]:
