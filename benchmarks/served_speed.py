@@ -165,7 +165,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 16])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--target", default=EMBEDDED)
     parser.add_argument("--head", default=EMBEDDED)
@@ -181,7 +181,7 @@ def main() -> int:
         repeats=parsed.repeats,
         concurrency=tuple(parsed.streams),
         max_tokens=parsed.tokens,
-        requests_per_stream=2,
+        requests_per_stream=3,
         warm_up=max(parsed.streams),
         one_stream=False,
     )
