@@ -163,8 +163,8 @@ class TuneConfig:
             stored answers are used.
         max_tokens: The maximum number of tokens of a new answer; without `tune.temperature` it has no effect.
         batch_tokens: The number of tokens of the texts in one forward, padding included.
-        allowance_s: The number of seconds for measuring rounds. The times of batches that do not fit into these seconds
-            are extrapolated from smaller batches.
+        allowance_s: The number of seconds for measuring the rounds of each head. The times of batches that do not fit
+            into these seconds are extrapolated from smaller batches.
         compile: Compiles the forwards, as `eyas serve` does. On a CPU the first run with a target and head takes a
             minute or two longer, on a GPU every run about half a minute.
         seed: The seed of the choice of held-out answers, of the bootstrap and of the sampling of new answers.
