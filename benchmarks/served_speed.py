@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,6 @@ from typing import Any
 import httpx
 from compare_peers import DRIVERS, PeerFailedError, Setup, llamacpp_arms, openvino_arms, report_failures
 from peer_drivers.protocol import Options
-from peer_drivers.run_llamacpp import CHAIN, free_port
 from plain_speed import wait_calm
 from result_rows import Row, print_rows
 
@@ -56,7 +56,7 @@ class Server:
     @contextlib.contextmanager
     def running(self, scratch: Path) -> Iterator[str]:
         """Starts the server, waits until it computes no more, and yields the URL of its API. Raises PeerFailedError."""
-        log, port = scratch / f"{self.name}.log", free_port()
+        log, port = scratch / f"{self.name}.log", _free_port()
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or "eyas" in self.name}
         began_s = time.monotonic()
         with log.open("wb") as file:
@@ -85,6 +85,12 @@ class Server:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def _is_ready(url: str) -> bool:
     try:
         return httpx.get(f"{url}/health", timeout=5).status_code == 200
@@ -105,7 +111,8 @@ def llamacpp(setup: Setup) -> list[Server]:
         words = [arm.environment["LLAMA_SERVER"], "-m", arm.options.target, "--no-ui", "-np", str(requests)]
         words += ["-c", str(requests * CONTEXT), "--jinja"]
         if arm.options.head is not None:
-            words += ["-md", str(arm.options.head), "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(CHAIN)]
+            words += ["-md", str(arm.options.head), "--spec-type", "draft-eagle3"]
+            words += ["--spec-draft-n-max", str(setup.options.chain)]
         servers.append(Server("llama-server" + (" with the head" if arm.options.head else ""), words))
     return servers
 
@@ -116,7 +123,7 @@ def vllm(setup: Setup) -> list[Server]:
     environment = {"VLLM_NO_USAGE_STATS": "1", "LD_PRELOAD": str(python.parent.parent / "lib" / "libiomp5.so")}
     environment["VLLM_CPU_KVCACHE_SPACE"] = "2"  # its default reserves most of the memory
     words = [python.parent / "vllm", "serve", setup.target, "--dtype", "bfloat16", "--generation-config", "vllm"]
-    head = {"method": "eagle3", "model": str(setup.head), "num_speculative_tokens": CHAIN}
+    head = {"method": "eagle3", "model": str(setup.head), "num_speculative_tokens": setup.options.chain}
     return [
         Server("vllm serve", words, environment),
         Server("vllm serve with the head", [*words, "--speculative-config", json.dumps(head)], environment),
@@ -130,7 +137,7 @@ def openvino(setup: Setup) -> list[Server]:
         words = [setup.python("openvino"), DRIVERS / "serve_openvino.py", arm.options.target, setup.target]
         words += ["--slots", str(setup.options.streams)]
         if arm.options.head is not None:
-            words += ["--head", str(arm.options.head), "--chain", str(CHAIN)]
+            words += ["--head", str(arm.options.head), "--chain", str(setup.options.chain)]
         servers.append(Server("openvino" + (" with the head" if arm.options.head else ""), words))
     return servers
 

@@ -128,7 +128,7 @@ def run(
     if provenance.is_finished(out_dir, origin):
         return provenance.read_provenance(out_dir)
     report = evaluate(config, stored, (features, training), target, progress)
-    report["arms"] = measure_arms(config, stored, features, target)
+    report["arms"] = measure_arms(config, stored, features, target, progress)
     if isinstance(stored.head, Head):  # other heads draft with the whole vocabulary
         report["draft_vocab"] = measure_vocab_sizes(config.shape, stored, (features, training), target)
     provenance.mark_unfinished(out_dir)
@@ -136,19 +136,23 @@ def run(
     return provenance.finish_stage(out_dir, origin, started_s)
 
 
-def measure_arms(config: EvalConfig, stored: StoredHead, features: Features, target: Target) -> dict[str, Any]:
+def measure_arms(
+    config: EvalConfig, stored: StoredHead, features: Features, target: Target, progress: bool
+) -> dict[str, Any]:
     """Returns the acceptance of the longest chain and of each tree of a server, by the name of the arm.
 
     The budget of a server starts from it. At most ARM_TEXTS held-out texts are replayed with their stored answers.
     """
     settings = (features, sample_held_out(features, ARM_TEXTS, config.seed), [(stored.head, stored.vocab)], target)
-    entries = {}
-    for arm in largest_arms(default_arms(stored.config.max_depth)):
-        assert arm.shape is not None, "these arms draft"
-        (rounds,) = replay_heads(*settings, arm.shape, config.batch_tokens)
-        if rounds:
-            stats = summarize(list(rounds.values()), config.seed)
-            entries[arm.name] = _length_entry(stats) | {"by_depth": stats.by_depth}
+    arms, entries = largest_arms(default_arms(stored.config.max_depth)), {}
+    with Progress("eval, arms", len(arms), "arms", enabled=progress) as bar:
+        for arm in arms:
+            assert arm.shape is not None, "these arms draft"
+            (rounds,) = replay_heads(*settings, arm.shape, config.batch_tokens)
+            if rounds:
+                stats = summarize(list(rounds.values()), config.seed)
+                entries[arm.name] = _length_entry(stats) | {"by_depth": stats.by_depth}
+            bar.advance(1)
     return entries
 
 
