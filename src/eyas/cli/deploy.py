@@ -177,13 +177,10 @@ def _log(line: str) -> None:
 
 
 def _call_vertex(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
-    config = run.recipe.deploy.vertex
-    if parsed.status:
-        return vertex_deployment.status(config, build_run_launch(run))
-    if parsed.apply or parsed.delete:
-        act = vertex_deployment.apply if parsed.apply else vertex_deployment.delete
-        return act(config, build_run_launch(run), _log)
-    return None
+    if not (parsed.status or parsed.apply or parsed.delete):
+        return None
+    deployment = vertex_deployment.VertexDeployment(run.recipe.deploy.vertex, build_run_launch(run), _log)
+    return deployment.status() if parsed.status else deployment.apply() if parsed.apply else deployment.delete()
 
 
 def _call_jobs(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
