@@ -186,14 +186,12 @@ def _call_vertex(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
 def _call_jobs(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
     config, (stages, url) = run.recipe.deploy.vertex, _describe_vertex_run(run)
     requests = vertex_jobs.build_jobs(config, stages, url)
-    if parsed.status:
-        return vertex_jobs.status(config, requests)
-    if parsed.delete:
-        return vertex_jobs.cancel(config, requests, _log)
+    if not (parsed.status or parsed.apply or parsed.delete):
+        return None
     if parsed.apply:
         require_finished(run.directory("prompts"), "prompts")
-        return vertex_jobs.apply(config, requests, stages, url, run.out, _log)
-    return None
+    jobs = vertex_jobs.VertexJobs(config, requests, _log)
+    return jobs.status() if parsed.status else jobs.apply(stages, url, run.out) if parsed.apply else jobs.cancel()
 
 
 def _render_state(state: dict[str, Any]) -> str:
