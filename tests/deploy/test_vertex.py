@@ -11,11 +11,10 @@ from tests.doubles.gcs import Fault
 from eyas.base.config import build
 from eyas.base.errors import EyasError, InputError, StageError, UsageError
 from eyas.cli import main
-from eyas.deploy import vertex_deployment
 from eyas.deploy.config import DeployConfig, VertexConfig
 from eyas.deploy.launch import Launch, ServedModel, build_launch, write_objects
 from eyas.deploy.vertex_client import RetryPolicy, VertexClient
-from eyas.deploy.vertex_deployment import DEPLOYMENT, ENDPOINT, MODEL, build_requests
+from eyas.deploy.vertex_deployment import DEPLOYMENT, ENDPOINT, MODEL, VertexDeployment, build_requests
 
 PARENT = "projects/my-project/locations/europe-west4"
 FAST = RetryPolicy(backoff_s=(0.01, 0.01, 0.01), poll_interval_s=0.01, timeout_s=20.0)
@@ -45,11 +44,11 @@ def launch(head: Path, digest: str = "a", **more: object) -> Launch:
 
 
 def apply(config: VertexConfig, what: Launch) -> dict:
-    return vertex_deployment.apply(config, what, silent, FAST)
+    return VertexDeployment(config, what, silent, FAST).apply()
 
 
 def delete(config: VertexConfig, what: Launch) -> dict:
-    return vertex_deployment.delete(config, what, silent, FAST)
+    return VertexDeployment(config, what, silent, FAST).delete()
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -275,7 +274,7 @@ def test_status_at_each_stage_and_deletion(head, config, api, bucket):
     what = launch(head)
 
     def state() -> str:
-        return vertex_deployment.status(config, what, FAST)["state"]
+        return VertexDeployment(config, what, silent, FAST).status()["state"]
 
     assert state() == "absent"
     api.fails["deploy"] = {"code": 8, "message": "The following quota metrics exceed quota limits: nvidia_l4_gpus"}
@@ -306,7 +305,7 @@ def test_a_running_deployment_is_waited_for(head, config, api, bucket):
     vertex.create_endpoint(endpoint[ENDPOINT])
     api.polls = 10_000
     with pytest.raises(StageError, match="has not finished within"):
-        vertex_deployment.apply(config, launch(head), silent, impatient)
+        VertexDeployment(config, launch(head), silent, impatient).apply()
     (running,) = [one for one in api.operations.values() if one["left"] > 0]
     running["left"] = 3
     assert apply(config, launch(head))["state"] == "serving"
@@ -346,14 +345,15 @@ def test_a_lasting_error_names_the_fix(head, config, api, bucket, status, kind, 
 
 
 def test_an_address_without_a_server(head, config):
+    elsewhere = dataclasses.replace(config, api_endpoint="http://127.0.0.1:9")
     with pytest.raises(StageError, match="Vertex AI does not answer"):
-        vertex_deployment.status(dataclasses.replace(config, api_endpoint="http://127.0.0.1:9"), launch(head), FAST)
+        VertexDeployment(elsewhere, launch(head), silent, FAST).status()
 
 
 def test_without_credentials_no_request_is_sent(head, config, monkeypatch, tmp_path):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     with pytest.raises(InputError, match="rejects the credentials"):
-        vertex_deployment.status(dataclasses.replace(config, api_endpoint=None), launch(head), FAST)
+        VertexDeployment(dataclasses.replace(config, api_endpoint=None), launch(head), silent, FAST).status()
 
 
 def test_an_unknown_accelerator_is_found_before_any_request(head, config, api):

@@ -64,7 +64,7 @@ def write_results(bucket, tmp_path: Path):
 
 def apply(config: VertexConfig, out: Path, log=lambda line: None, stages: DataStages = STAGES) -> dict:
     requests = vertex_jobs.build_jobs(config, stages, RUN_URL)
-    return vertex_jobs.apply(config, requests, stages, RUN_URL, out, log, FAST)
+    return vertex_jobs.VertexJobs(config, requests, log, FAST).apply(stages, RUN_URL, out)
 
 
 def started(api) -> list[str]:
@@ -191,14 +191,15 @@ def test_a_lost_answer_starts_no_second_job(config, api, bucket, out, tmp_path, 
 
 def test_jobs_are_cancelled(config, api, bucket, out):
     requests = vertex_jobs.build_jobs(config, STAGES, RUN_URL)
-    assert {job["state"] for job in vertex_jobs.status(config, requests, FAST)["jobs"]} == {"absent"}
+    lines: list[str] = []
+    jobs = vertex_jobs.VertexJobs(config, requests, lines.append, FAST)
+    assert {job["state"] for job in jobs.status()["jobs"]} == {"absent"}
     api.polls = 1000
     VertexClient(config, FAST).create_job(requests["jobs/1-respond.json"], vertex_jobs.RUNNING)
-    lines: list[str] = []
-    told = vertex_jobs.cancel(config, requests, lines.append, FAST)
+    told = jobs.cancel()
     assert [job["state"] for job in told["jobs"]] == ["cancelled", *["absent"] * 4]
     assert len(lines) == 1
-    assert vertex_jobs.cancel(config, requests, lines.append, FAST) == told
+    assert jobs.cancel() == told
     assert len(lines) == 1, "there is nothing left to cancel"
 
 

@@ -13,7 +13,6 @@ from eyas.bench.client import bench_server
 from eyas.bench.config import BenchConfig, ClientConfig
 from eyas.bench.importers import import_results
 from eyas.bench.report import write_results
-from eyas.bench.report_tables import MISSING, describe_load
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE
 from eyas.bench.results import read_number
 from eyas.cli import recipes
@@ -24,15 +23,6 @@ from eyas.model.target_dir import EMBEDDED
 DEFAULT_OUT = "runs/served"
 PAIR_OUT = "runs/pair"
 Config = TypeVar("Config", BenchConfig, ClientConfig)
-COLUMNS = {  # title -> path of the figure in results.json
-    "TPOT ms": ("tpot_ms", "p50"),
-    "p99": ("tpot_ms", "p99"),
-    "TTFT ms": ("ttft_ms", "p50"),
-    "e2e ms": ("e2e_ms", "p50"),
-    "tokens/s": ("output_tps",),
-    "goodput": ("goodput",),
-    "accepted": ("acceptance_length",),
-}
 
 
 def run_verb(parsed: argparse.Namespace) -> int:
@@ -100,12 +90,4 @@ def format_measurements(results: dict[str, Any]) -> str:
         if figures
     ]
     has_goodput = any(read_number(figures, "goodput") is not None for _, _, figures in arms)
-    columns = {title: keys for title, keys in COLUMNS.items() if title != "goodput" or has_goodput}
-    lines = [f"{'load':<18}{'arm':<14}" + "".join(f"{title:>10}" for title in [*columns, "faster"])]
-    for point, name, figures in arms:
-        cells = [read_number(figures, *keys) for keys in columns.values()]
-        cells.append(read_number(point, "speedup_tpot") if name == SPECULATIVE else None)
-        line = "".join(f"{MISSING if value is None else f'{value:.2f}':>10}" for value in cells)
-        failed = f"   {figures['failed']} of {figures['requests']} failed" if figures.get("failed") else ""
-        lines.append(f"{describe_load(point):<18}{name:<14}{line}{failed}")
-    return "\n".join(lines)
+    return recipes.render_table("measurements.txt.jinja", arms=arms, has_goodput=has_goodput)

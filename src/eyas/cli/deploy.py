@@ -10,6 +10,7 @@ from typing import Any
 from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import has_provenance, read_provenance, require_finished
+from eyas.base.templates import template_environment
 from eyas.deploy import kubernetes, kubernetes_jobs, vertex_deployment, vertex_jobs
 from eyas.deploy.engine_parsers import parser_arguments
 from eyas.deploy.launch import Json, Launch, ServedModel, build_launch, upload_artifacts, write_objects
@@ -17,8 +18,6 @@ from eyas.deploy.stage_jobs import DataStages
 from eyas.formats.head_dir import CONFIG_FILE, digest_head
 from eyas.model.target_dir import EMBEDDED, load_hub_tokenizer, resolve_target
 from eyas.recipe import Recipe, Run, open_run
-
-ADDRESSES = ("endpoint", "base_url", "predict", "stream", "model")
 
 
 def run_verb(parsed: argparse.Namespace) -> int:
@@ -41,7 +40,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
         what = "--jobs --apply runs the jobs" if is_jobs else "--apply creates the deployment"
         _log(f"{directory} is written. The same command with {what}.")
     else:
-        print(json.dumps(state, indent=2) if parsed.json else _format_state(state))
+        print(json.dumps(state, indent=2) if parsed.json else _render_state(state))
     return 0
 
 
@@ -178,37 +177,24 @@ def _log(line: str) -> None:
 
 
 def _call_vertex(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
-    config = run.recipe.deploy.vertex
-    if parsed.status:
-        return vertex_deployment.status(config, build_run_launch(run))
-    if parsed.apply or parsed.delete:
-        act = vertex_deployment.apply if parsed.apply else vertex_deployment.delete
-        return act(config, build_run_launch(run), _log)
-    return None
+    if not (parsed.status or parsed.apply or parsed.delete):
+        return None
+    deployment = vertex_deployment.VertexDeployment(run.recipe.deploy.vertex, build_run_launch(run), _log)
+    return deployment.status() if parsed.status else deployment.apply() if parsed.apply else deployment.delete()
 
 
 def _call_jobs(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
     config, (stages, url) = run.recipe.deploy.vertex, _describe_vertex_run(run)
     requests = vertex_jobs.build_jobs(config, stages, url)
-    if parsed.status:
-        return vertex_jobs.status(config, requests)
-    if parsed.delete:
-        return vertex_jobs.cancel(config, requests, _log)
+    if not (parsed.status or parsed.apply or parsed.delete):
+        return None
     if parsed.apply:
         require_finished(run.directory("prompts"), "prompts")
-        return vertex_jobs.apply(config, requests, stages, url, run.out, _log)
-    return None
+    jobs = vertex_jobs.VertexJobs(config, requests, _log)
+    return jobs.status() if parsed.status else jobs.apply(stages, url, run.out) if parsed.apply else jobs.cancel()
 
 
-def _format_state(state: dict[str, Any]) -> str:
+def _render_state(state: dict[str, Any]) -> str:
     """Returns the state of a deployment or of jobs on Vertex AI as lines for a terminal."""
-    if "jobs" in state:
-        return "\n".join(f"{job['name']}: {job['state']}" for job in state["jobs"])
-    lines = [state["state"]]
-    lines += [f"{key}: {state[key]}" for key in ADDRESSES if state.get(key) is not None]
-    for model in state["deployed"]:
-        low, high = model["replicas"]
-        other = "" if model["is_wanted"] else ", from another recipe"
-        replicas = f"{low} to {high} replicas on {model['machine']}"
-        lines.append(f"{model['name']}: {model['traffic']} % of traffic, {replicas}{other}")
-    return "\n".join(lines)
+    template = template_environment("eyas.cli", ".").get_template("deployment.txt.jinja")
+    return template.render(state=state).rstrip()

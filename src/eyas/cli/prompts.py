@@ -4,12 +4,13 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from textwrap import indent
 from typing import Any
 
 from eyas.base.config import require_range
 from eyas.base.errors import UsageError
+from eyas.base.templates import template_environment
 from eyas.base.terminal import BOLD, DIM, GREEN, RED, has_colors, make_printable, mark
 from eyas.cli import recipes
 from eyas.recipe import open_run
@@ -43,62 +44,28 @@ def run_verb(parsed: argparse.Namespace) -> int:
         print(json.dumps({"records": records}, ensure_ascii=False, indent=2, default=str))
         return 0
     for explained in records:
-        print("\n".join(_format_record(explained, has_colors(sys.stdout), parsed.sample is None)), end="\n\n")
+        print(_format_record(explained, has_colors(sys.stdout), parsed.sample is None))
     return 0
 
 
-def _format_record(explained: Mapping[str, Any], color: bool, with_gates: bool) -> Iterator[str]:
-    """Yields the lines of a record.
+def _format_record(explained: Mapping[str, Any], color: bool, with_gates: bool) -> str:
+    """Returns the text of a record.
 
     Args:
         explained: The record as `explain_records` yields it.
         color: Prints in color; otherwise values stand in brackets.
         with_gates: Adds the gates and the stages that the record passed.
     """
-    reason, counts = explained.get("dropped"), _join_counts(explained.get("changed", {}))
-    result = f"dropped: {reason}" if reason else f"replaced: {counts}" if counts else "unchanged"
-    title = f"{explained['id']} ({explained['where']})"
-    known = f"  {_paint(result, RED if reason else GREEN, color)}" if "gates" in explained else ""
-    yield _paint(title, BOLD, color) + known
-    if with_gates:
-        for name, text in _list_rows(explained):
-            code = DIM if text.startswith("passed") else RED if text.startswith("dropped") else ""
-            yield f"  {name:<17}{_paint(text, code, color)}"
-    for note in explained.get("notes", ()):
-        yield f"  {_paint(f'note: {note}', BOLD, color)}"
-    if explained.get("value") is not None:
-        record = json.dumps(explained["value"], ensure_ascii=False, default=str)
-        yield f"  record: {make_printable(record[:MAX_RECORD_CHARS])}"
-    for message in explained["messages"]:
-        after = message["after"]
-        for state, code in (("unchanged" if after == message["before"] else "before", RED), ("after", GREEN)):
-            if state != "after" or after not in (None, message["before"]):
-                yield f"  {message['role']}, {state}:"
-                yield _highlight(message, code if color else None, "surrogate" if state == "after" else "value")
-        for value in message["found"]:
-            result = "" if after is None else " stays" if value["surrogate"] is None else f" -> {value['surrogate']}"
-            rule = _paint(f"{value['rule']} {value['score']:.2f}", DIM, color)
-            yield f"  {value['kind']:<15}{' '.join(make_printable(value['value'] + result).split())}  {rule}"
-
-
-def _list_rows(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (gate or stage, what it did with the record)."""
-    if "gates" in explained:
-        yield "source", f"{explained['source']}, license {explained['license']}"
-        details = {
-            "format": f"{explained['format']}, removed: {_join_counts(explained['removed']) or 'nothing'}",
-            "quality": f"language {explained['language']}",
-            "personal data": f"replaced: {_join_counts(explained['changed']) or 'nothing'}",
-        }
-        for gate, reason in explained["gates"].items():
-            detail = f" ({details[gate]})" if gate in details else ""
-            yield gate, f"passed{detail}" if reason is None else f"dropped: {reason}"
-    decision = explained["run"]
-    if decision is not None:
-        of = f" of {decision['of']}" if "of" in decision else ""
-        kept = f"kept, replaced: {_join_counts(decision.get('changed', {})) or 'nothing'}"
-        yield "prompts", kept if decision["dropped"] is None else f"dropped: {decision['dropped']}{of}"
-    yield from explained["stages"].items()
+    environment = template_environment("eyas.cli", ".")
+    environment.globals |= {"BOLD": BOLD, "DIM": DIM, "GREEN": GREEN, "RED": RED, "make_printable": make_printable}
+    return environment.get_template("record.txt.jinja").render(
+        explained=explained,
+        with_gates=with_gates,
+        paint=lambda text, code: _paint(text, code, color),
+        highlight=lambda message, code, key: _highlight(message, code if color else None, key),
+        dump_record=lambda value: json.dumps(value, ensure_ascii=False, default=str)[:MAX_RECORD_CHARS],
+        join_counts=_join_counts,
+    )
 
 
 def _highlight(message: Mapping[str, Any], code: str | None, key: str) -> str:

@@ -13,8 +13,8 @@ from eyas.base.errors import InputError
 from eyas.base.templates import template_environment
 from eyas.base.terminal import has_colors
 from eyas.bench import tune
-from eyas.bench.report_tables import describe_load
-from eyas.bench.results import RESULTS_FILE
+from eyas.bench.report_tables import MISSING, describe_load
+from eyas.bench.results import RESULTS_FILE, read_number
 from eyas.chat.conversation import Conversation, parse_messages, read_conversation_dir
 from eyas.chat.render import highlight_supervised, render
 from eyas.cli.deploy import build_jobs, write_configured_manifests
@@ -111,18 +111,20 @@ def doctor(parsed: argparse.Namespace) -> int:
 
 def format_results(results: dict[str, Any]) -> str:
     """Returns results.json as a table for a terminal."""
-    return _render("results.txt.jinja", results)
+    return render_table("results.txt.jinja", results=results)
 
 
 def format_tune_results(results: dict[str, Any]) -> str:
     """Returns tune.json as a table for a terminal, with the flags of other engines."""
-    return _render("tune.txt.jinja", results)
+    return render_table("tune.txt.jinja", results=results)
 
 
-def _render(template: str, results: dict[str, Any]) -> str:
+def render_table(template: str, **values: Any) -> str:
+    """Returns a text template of this package, filled with values."""
     environment = template_environment("eyas.cli", ".")
-    functions = {"describe_load": describe_load, "sglang_flags": sglang_flags, "vllm_flags": vllm_flags}
-    return environment.get_template(template).render(results=results, **functions).rstrip()
+    environment.globals |= {"describe_load": describe_load, "read_number": read_number, "MISSING": MISSING}
+    environment.globals |= {"sglang_flags": sglang_flags, "vllm_flags": vllm_flags}
+    return environment.get_template(template).render(values).rstrip()
 
 
 def _run_all_stages(run: Run, as_json: bool) -> int:

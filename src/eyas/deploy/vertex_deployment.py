@@ -26,8 +26,6 @@ from eyas.deploy.vertex_client import RetryPolicy, VertexClient
 MODEL, ENDPOINT, DEPLOYMENT = "model.json", "endpoint.json", "deployment.json"
 DIGEST_CHARS = 12  # characters of the digest in a model id
 
-Log = Callable[[str], None]
-
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
@@ -62,109 +60,122 @@ def build_requests(config: VertexConfig, launch: Launch) -> dict[str, Json]:
 # --- sending the requests --------------------------------------------------------------------------------------------
 
 
-class DesiredState:
-    """The endpoint, the model and the deployed model that the requests of a recipe describe.
+class VertexDeployment:
+    """The deployment of a recipe's version on Vertex AI. All methods raise EyasError, and continue if called again."""
 
-    Attributes:
-        requests: The requests of `build_requests`.
-        name: The id of the endpoint.
-        endpoint: The resource name of the endpoint.
-        deployed: The deployed model.
-    """
+    def __init__(
+        self, config: VertexConfig, launch: Launch, log: Callable[[str], None], retry_policy: RetryPolicy | None = None
+    ) -> None:
+        """Builds the requests and the client. log: receives the progress, one line each."""
+        self.config, self.launch, self.log, self.requests = config, launch, log, build_requests(config, launch)
+        self.client = VertexClient(config, retry_policy or RetryPolicy())
+        self.endpoint, self.wanted = (self.requests[DEPLOYMENT][key] for key in ("endpoint", "deployedModel"))
 
-    def __init__(self, requests: dict[str, Json]) -> None:
-        """Takes the requests of `build_requests`."""
-        self.requests, self.name = requests, requests[ENDPOINT]["endpointId"]
-        self.endpoint, self.deployed = requests[DEPLOYMENT]["endpoint"], requests[DEPLOYMENT]["deployedModel"]
+    def apply(self) -> Json:
+        """Deploys the version, removes older versions, and returns `status`."""
+        client, requests = self.client, self.requests
+        # A wrong accelerator is found before anything is created.
+        client.parse_request("DeployModelRequest", requests[DEPLOYMENT])
+        self._require_owned(self._list_deployed())
+        upload_artifacts(self.launch.artifact_uri, self.launch.artifacts)
+        self.log(f"model {requests[MODEL]['modelId']}")
+        client.create_model(requests[MODEL])
+        self.log(f"endpoint {self.launch.name}")
+        client.create_endpoint(requests[ENDPOINT])
+        self._deploy_model()
+        for deployed in self._list_deployed():
+            if self._is_version(deployed) and not self._is_wanted(deployed):
+                self._undeploy(deployed)
+        return self.status()
 
-    def is_version(self, deployed: Any) -> bool:
+    def status(self) -> Json:
+        """Returns the deployment on Vertex AI. `state` is absent, model, endpoint (nothing deployed) or serving."""
+        model, endpoint = self.client.get_model(self.wanted["model"]), self.client.get_endpoint(self.endpoint)
+        state, dns, rows = "absent" if model is None else "model", None, []
+        if endpoint is not None:
+            traffic, dns = endpoint.traffic_split, endpoint.dedicated_endpoint_dns or None
+            rows = [self._describe(deployed, traffic.get(deployed.id, 0)) for deployed in endpoint.deployed_models]
+            state = "serving" if any(row["is_wanted"] for row in rows) else "endpoint"
+        return {
+            "state": state,
+            "model": self.wanted["model"] if model is not None else None,
+            "endpoint": self.endpoint if endpoint is not None else None,
+            "dns": dns,
+            **_build_urls(self.config, self.endpoint, dns),
+            "deployed": rows,
+        }
+
+    def delete(self) -> Json:
+        """Removes the deployed models, the endpoint and the models of this name, and returns `status`.
+
+        Resources that eyas did not create stay and raise InputError. Artifacts stay in the bucket, which has rules of
+        its own for old objects.
+        """
+        if self.client.get_endpoint(self.endpoint) is not None:
+            self.client.wait_for_operations(self.endpoint)
+            deployed_models = self._list_deployed()
+            self._require_owned(deployed_models)
+            for deployed in deployed_models:
+                self._undeploy(deployed)
+            self.log(f"deleting endpoint {self.launch.name}")
+            self.client.delete_endpoint(self.endpoint)
+        for model in self.client.list_models(self.config.parent, self.launch.name):
+            self.log(f"deleting model {model.name.rpartition('/')[2]}")
+            self.client.delete_model(model.name)
+        return self.status()
+
+    # --- one step ----------------------------------------------------------------------------------------------------
+
+    def _list_deployed(self) -> list[Any]:
+        endpoint = self.client.get_endpoint(self.endpoint)
+        return [] if endpoint is None else list(endpoint.deployed_models)
+
+    def _is_version(self, deployed: Any) -> bool:
         """Returns True if a deployed model has a name that `build_requests` gives to versions of this endpoint."""
-        return re.fullmatch(rf"{re.escape(self.name)}-[0-9a-f]{{{DIGEST_CHARS}}}", deployed.display_name) is not None
+        pattern = rf"{re.escape(self.launch.name)}-[0-9a-f]{{{DIGEST_CHARS}}}"
+        return re.fullmatch(pattern, deployed.display_name) is not None
 
-    def is_wanted(self, deployed: Any) -> bool:
+    def _is_wanted(self, deployed: Any) -> bool:
         """Returns True if a deployed model is this version. The API names a project by its number, eyas by its id."""
-        same_model = deployed.model.rpartition("/")[2].partition("@")[0] == self.deployed["model"].rpartition("/")[2]
-        return same_model and deployed.display_name == self.deployed["displayName"]
+        same_model = deployed.model.rpartition("/")[2].partition("@")[0] == self.wanted["model"].rpartition("/")[2]
+        return same_model and deployed.display_name == self.wanted["displayName"]
 
+    def _require_owned(self, deployed_models: list[Any]) -> None:
+        foreign = [
+            deployed.display_name or deployed.id for deployed in deployed_models if not self._is_version(deployed)
+        ]
+        if foreign:
+            problem = f"The endpoint {self.launch.name} has the deployed model {foreign[0]}, which is not from eyas"
+            raise InputError(problem, "Choose another deploy.name, or undeploy that model yourself")
 
-def apply(config: VertexConfig, launch: Launch, log: Log, retry_policy: RetryPolicy | None = None) -> Json:
-    """Deploys the recipe's version, removes older versions, and returns `status`. Raises EyasError."""
-    desired, client = _open(config, launch, retry_policy)
-    # A wrong accelerator is found before anything is created.
-    client.parse_request("DeployModelRequest", desired.requests[DEPLOYMENT])
-    _require_owned_endpoint(desired, client.get_endpoint(desired.endpoint))
-    upload_artifacts(launch.artifact_uri, launch.artifacts)
-    log(f"model {desired.requests[MODEL]['modelId']}")
-    client.create_model(desired.requests[MODEL])
-    log(f"endpoint {desired.name}")
-    client.create_endpoint(desired.requests[ENDPOINT])
-    _deploy_model(client, desired, log)
-    endpoint = client.get_endpoint(desired.endpoint)
-    for deployed in [] if endpoint is None else endpoint.deployed_models:
-        if desired.is_version(deployed) and not desired.is_wanted(deployed):
-            log(f"removing deployed model {deployed.display_name}")
-            client.undeploy(desired.endpoint, deployed.id)
-    return status(config, launch, retry_policy)
+    def _deploy_model(self) -> None:
+        """Deploys the model, if it is not yet deployed. If it is, updates its range of replicas."""
+        if self.client.wait_for_operations(self.endpoint):
+            self.log("the operation of an earlier command has finished")
+        running = next(filter(self._is_wanted, self._list_deployed()), None)
+        if running is None:
+            name = self.wanted["displayName"]
+            self.log(f"deployed model {name}: takes minutes, while machines start and the model loads")
+            self.client.deploy(self.requests[DEPLOYMENT])
+            return
+        wanted, current = self.wanted["dedicatedResources"], running.dedicated_resources
+        replicas = (wanted["minReplicaCount"], wanted["maxReplicaCount"])
+        targets = [(spec["metricName"], spec["target"]) for spec in wanted["autoscalingMetricSpecs"]]
+        current_targets = [(spec.metric_name, spec.target) for spec in current.autoscaling_metric_specs]
+        if ((current.min_replica_count, current.max_replica_count), current_targets) != (replicas, targets):
+            self.log(f"replicas {replicas[0]} to {replicas[1]}")
+            self.client.scale(self.endpoint, running.id, wanted)
 
+    def _undeploy(self, deployed: Any) -> None:
+        self.log(f"removing deployed model {deployed.display_name}")
+        self.client.undeploy(self.endpoint, deployed.id)
 
-def _open(config: VertexConfig, launch: Launch, retry_policy: RetryPolicy | None) -> tuple[DesiredState, VertexClient]:
-    desired = DesiredState(build_requests(config, launch))
-    return desired, VertexClient(config, retry_policy or RetryPolicy())
-
-
-def _require_owned_endpoint(desired: DesiredState, endpoint: Any | None) -> None:
-    models = [] if endpoint is None else endpoint.deployed_models
-    foreign = [deployed.display_name or deployed.id for deployed in models if not desired.is_version(deployed)]
-    if foreign:
-        problem = f"The endpoint {desired.name} has the deployed model {foreign[0]}, which is not from eyas"
-        raise InputError(problem, "Choose another deploy.name, or undeploy that model yourself")
-
-
-def _deploy_model(client: VertexClient, desired: DesiredState, log: Log) -> None:
-    """Deploys the model, if it is not yet deployed. If it is, updates its minimum and maximum number of replicas."""
-    if client.wait_for_operations(desired.endpoint):
-        log("the operation of an earlier command has finished")
-    endpoint = client.get_endpoint(desired.endpoint)
-    assert endpoint is not None, "it was created just now"
-    running = next((deployed for deployed in endpoint.deployed_models if desired.is_wanted(deployed)), None)
-    if running is None:
-        name = desired.deployed["displayName"]
-        log(f"deployed model {name}: takes minutes, while machines start and the model loads")
-        client.deploy(desired.requests[DEPLOYMENT])
-        return
-    wanted, current = desired.deployed["dedicatedResources"], running.dedicated_resources
-    replicas = (wanted["minReplicaCount"], wanted["maxReplicaCount"])
-    targets = [(spec["metricName"], spec["target"]) for spec in wanted["autoscalingMetricSpecs"]]
-    current_targets = [(spec.metric_name, spec.target) for spec in current.autoscaling_metric_specs]
-    if ((current.min_replica_count, current.max_replica_count), current_targets) != (replicas, targets):
-        log(f"replicas {replicas[0]} to {replicas[1]}")
-        client.scale(desired.endpoint, running.id, wanted)
-
-
-def status(config: VertexConfig, launch: Launch, retry_policy: RetryPolicy | None = None) -> Json:
-    """Returns the deployment on Vertex AI. `state` is absent, model, endpoint (nothing deployed on it) or serving."""
-    desired, client = _open(config, launch, retry_policy)
-    model = client.get_model(desired.deployed["model"])
-    endpoint = client.get_endpoint(desired.endpoint)
-    models = [] if endpoint is None else list(endpoint.deployed_models)
-    state = "absent" if model is None else "model"
-    state = state if endpoint is None else "endpoint"
-    dns = None if endpoint is None else endpoint.dedicated_endpoint_dns or None
-    deployed_states = []
-    for deployed in models:
-        resources, is_wanted = deployed.dedicated_resources, desired.is_wanted(deployed)
-        row = {"id": deployed.id, "name": deployed.display_name, "is_wanted": is_wanted}
-        row["traffic"] = 0 if endpoint is None else endpoint.traffic_split.get(deployed.id, 0)
+    def _describe(self, deployed: Any, traffic: int) -> Json:
+        """Returns a deployed model as `status` shows it. traffic: its share of the requests, in percent."""
+        resources = deployed.dedicated_resources
+        row = {"id": deployed.id, "name": deployed.display_name, "is_wanted": self._is_wanted(deployed)}
         replicas = [resources.min_replica_count, resources.max_replica_count]
-        deployed_states.append({**row, "machine": resources.machine_spec.machine_type, "replicas": replicas})
-    return {
-        "state": "serving" if any(map(desired.is_wanted, models)) else state,
-        "model": desired.deployed["model"] if model is not None else None,
-        "endpoint": desired.endpoint if endpoint is not None else None,
-        "dns": dns,
-        **_build_urls(config, desired.endpoint, dns),
-        "deployed": deployed_states,
-    }
+        return {**row, "traffic": traffic, "machine": resources.machine_spec.machine_type, "replicas": replicas}
 
 
 def _build_urls(config: VertexConfig, endpoint: str, dns: str | None) -> Json:
@@ -178,26 +189,3 @@ def _build_urls(config: VertexConfig, endpoint: str, dns: str | None) -> Json:
     if config.invoke_routes:
         return {"base_url": f"{root}/invoke/v1"}
     return {"predict": f"{root}:rawPredict", "stream": f"{root}:streamRawPredict"}
-
-
-def delete(config: VertexConfig, launch: Launch, log: Log, retry_policy: RetryPolicy | None = None) -> Json:
-    """Removes the deployed models, the endpoint and the models of this name, and returns `status`. Raises EyasError.
-
-    Resources that eyas did not create stay and raise InputError. Artifacts stay in the bucket, which has rules of its
-    own for old objects.
-    """
-    desired, client = _open(config, launch, retry_policy)
-    endpoint = client.get_endpoint(desired.endpoint)
-    if endpoint is not None and client.wait_for_operations(desired.endpoint):
-        endpoint = client.get_endpoint(desired.endpoint)
-    _require_owned_endpoint(desired, endpoint)
-    if endpoint is not None:
-        for deployed in endpoint.deployed_models:
-            log(f"removing deployed model {deployed.display_name}")
-            client.undeploy(desired.endpoint, deployed.id)
-        log(f"deleting endpoint {desired.name}")
-        client.delete_endpoint(desired.endpoint)
-    for model in client.list_models(desired.requests[MODEL]["parent"], desired.name):
-        log(f"deleting model {model.name.rpartition('/')[2]}")
-        client.delete_model(model.name)
-    return status(config, launch, retry_policy)

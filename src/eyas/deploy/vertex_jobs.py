@@ -98,80 +98,76 @@ def _build_spec(config: VertexConfig, stages: DataStages, stage: str, run_url: s
 # --- running the jobs ------------------------------------------------------------------------------------------------
 
 
-def apply(
-    config: VertexConfig,
-    requests: Mapping[str, Json],
-    stages: DataStages,
-    run_url: str,
-    out: Path,
-    log: Callable[[str], None],
-    retry_policy: RetryPolicy | None = None,
-) -> Json:
-    """Runs the jobs that have not succeeded, downloads their results to the run directory `out`, and returns `status`.
+class VertexJobs:
+    """The jobs of a run on Vertex AI. All methods raise EyasError, and continue if called again."""
 
-    Raises:
-        EyasError: A job failed, or the API did. The same command continues.
-    """
-    policy = retry_policy or RetryPolicy()
-    client = VertexClient(config, policy)
-    for request in requests.values():  # a wrong accelerator is found before anything is created
-        client.parse_request("CreateCustomJobRequest", request)
-    upload_artifacts(run_url, {"prompts": out / "prompts"})
-    StoragePath(run_url).join(*recipe_file(stages).split("/")).write_bytes(stages.recipe.encode())
-    for request in requests.values():
-        _run_job(client, request, log, policy.poll_interval_s)
-    for stage in RESULTS.keys() & stages.num_pods.keys():
-        directory = out / RESULTS[stage]
-        if not has_provenance(directory):
-            log(f"downloading {directory}")
-            fetch(f"{run_url}/{RESULTS[stage]}", out / ".fetched").rename(directory)
-    return status(config, requests, policy)
+    def __init__(
+        self,
+        config: VertexConfig,
+        requests: Mapping[str, Json],
+        log: Callable[[str], None],
+        retry_policy: RetryPolicy | None = None,
+    ) -> None:
+        """Creates the client. requests: the result of `build_jobs`. log: receives the progress, one line each."""
+        self.requests, self.log = requests.values(), log
+        self.client = VertexClient(config, retry_policy or RetryPolicy())
 
+    def apply(self, stages: DataStages, run_url: str, out: Path) -> Json:
+        """Runs the jobs that have not succeeded, downloads their results to the run directory, and returns `status`.
 
-def _run_job(client: VertexClient, request: Json, log: Callable[[str], None], poll_interval_s: float) -> None:
-    name, job = request["customJob"]["displayName"], client.find_job(request)
-    if job is None or job.state.name not in (*RUNNING, "JOB_STATE_SUCCEEDED"):
-        job = client.create_job(request, RUNNING)
-    logged = None
-    while True:
-        if job.state.name != logged:
-            logged = job.state.name
-            log(f"{name}: {_to_text(job)}")
-        if job.state.name not in (*RUNNING, "JOB_STATE_CANCELLING"):
-            break
-        time.sleep(poll_interval_s)
-        job = client.get_job(job.name)
-    if job.state.name != "JOB_STATE_SUCCEEDED":
-        detail = f": {' '.join(job.error.message.split())[:120].rstrip('.')}" if job.error.message else ""
-        fix = f"Read `gcloud ai custom-jobs stream-logs {job.name.rpartition('/')[2]}`, then run this command again"
-        raise StageError(f"The job {name} has {_to_text(job)}{detail}", fix)
+        Args:
+            stages: The stages, as for `build_jobs`.
+            run_url: The gs:// URL of the run directory.
+            out: The local run directory.
+        """
+        for request in self.requests:  # a wrong accelerator is found before anything is created
+            self.client.parse_request("CreateCustomJobRequest", request)
+        upload_artifacts(run_url, {"prompts": out / "prompts"})
+        StoragePath(run_url).join(*recipe_file(stages).split("/")).write_bytes(stages.recipe.encode())
+        for request in self.requests:
+            self._run_job(request)
+        for stage in RESULTS.keys() & stages.num_pods.keys():
+            directory = out / RESULTS[stage]
+            if not has_provenance(directory):
+                self.log(f"downloading {directory}")
+                fetch(f"{run_url}/{RESULTS[stage]}", out / ".fetched").rename(directory)
+        return self.status()
+
+    def status(self) -> Json:
+        """Returns {"jobs": [{"name", "state", "job"}]}. `state` is absent if the job was never started."""
+        jobs = []
+        for request in self.requests:
+            job = self.client.find_job(request)
+            state, resource = ("absent", None) if job is None else (_to_text(job), job.name)
+            jobs.append({"name": request["customJob"]["displayName"], "state": state, "job": resource})
+        return {"jobs": jobs}
+
+    def cancel(self) -> Json:
+        """Cancels the jobs that run, and returns `status`. What they have written stays in the bucket."""
+        for job in map(self.client.find_job, self.requests):
+            if job is not None and job.state.name in RUNNING:
+                self.log(f"cancelling {job.display_name}")
+                self.client.cancel_job(job.name)
+        return self.status()
+
+    def _run_job(self, request: Json) -> None:
+        name, job = request["customJob"]["displayName"], self.client.find_job(request)
+        if job is None or job.state.name not in (*RUNNING, "JOB_STATE_SUCCEEDED"):
+            job = self.client.create_job(request, RUNNING)
+        logged = None
+        while True:
+            if job.state.name != logged:
+                logged = job.state.name
+                self.log(f"{name}: {_to_text(job)}")
+            if job.state.name not in (*RUNNING, "JOB_STATE_CANCELLING"):
+                break
+            time.sleep(self.client.retry_policy.poll_interval_s)
+            job = self.client.get_job(job.name)
+        if job.state.name != "JOB_STATE_SUCCEEDED":
+            detail = f": {' '.join(job.error.message.split())[:120].rstrip('.')}" if job.error.message else ""
+            fix = f"Read `gcloud ai custom-jobs stream-logs {job.name.rpartition('/')[2]}`, then run this command again"
+            raise StageError(f"The job {name} has {_to_text(job)}{detail}", fix)
 
 
 def _to_text(job: Any) -> str:
     return job.state.name.removeprefix("JOB_STATE_").lower()
-
-
-def status(config: VertexConfig, requests: Mapping[str, Json], retry_policy: RetryPolicy | None = None) -> Json:
-    """Returns {"jobs": [{"name", "state", "job"}]}. `state` is absent if the job was never started."""
-    client, jobs = VertexClient(config, retry_policy or RetryPolicy()), []
-    for request in requests.values():
-        job = client.find_job(request)
-        state, resource = ("absent", None) if job is None else (_to_text(job), job.name)
-        jobs.append({"name": request["customJob"]["displayName"], "state": state, "job": resource})
-    return {"jobs": jobs}
-
-
-def cancel(
-    config: VertexConfig,
-    requests: Mapping[str, Json],
-    log: Callable[[str], None],
-    retry_policy: RetryPolicy | None = None,
-) -> Json:
-    """Cancels the jobs that run, and returns `status`. What they have written stays in the bucket."""
-    client = VertexClient(config, retry_policy or RetryPolicy())
-    for request in requests.values():
-        job = client.find_job(request)
-        if job is not None and job.state.name in RUNNING:
-            log(f"cancelling {job.display_name}")
-            client.cancel_job(job.name)
-    return status(config, requests, retry_policy)

@@ -75,17 +75,11 @@ def render_croissant(ledger: Mapping[str, Any], path: Path, name: str, creator: 
         creator: The organization that publishes it.
         date_published: YYYY-MM-DD.
     """
-    sources = ", ".join(dict.fromkeys(source["name"] for source in ledger["sources"]))
-    description = (
-        f"{ledger['kept']} prompts (user turns, no answers) of {sources}, screened by license, quality, language, "
-        "personal data, near-duplicates and known evaluation sets. card.md and ledger.json describe the screening."
-    )
     text = _render(
         "croissant.json.jinja",
         ledger,
         file={"name": path.name, "digest": digest_file(path), "num_bytes": path.stat().st_size},
         name=name,
-        description=description,
         licenses=list_licenses(ledger),
         creator=creator,
         date_published=date_published,
