@@ -81,9 +81,7 @@ def require_layers(stored: StoredHead, captured: Sequence[int]) -> None:
     if ids != list(captured):
         fix = f"Set capture.aux_layer_ids={ids} and run `eyas capture`"
         if len(ids) != 3:
-            fix = (
-                "Serve it with `eyas serve --head DIR`, which captures what the head reads; features have three layers"
-            )
+            fix = "Features have three layers; `eyas serve --head DIR` serves heads that read others"
         raise InputError(f"The head reads layers {ids}, but the run captures layers {list(captured)}", fix)
 
 
