@@ -29,7 +29,7 @@ def test_a_directory_is_locked_against_other_processes(tmp_path: Path, monkeypat
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
-        with pytest.raises(InputError, match="Another eyas process writes to"), lock_directory(tmp_path):
+        with pytest.raises(InputError, match="Another process writes to"), lock_directory(tmp_path):
             pass
     finally:
         holder.kill()

@@ -112,7 +112,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
     try:
         while not _try_lock(handle):
             if time.monotonic() > end_s:
-                raise InputError(f"Another eyas process writes to {directory}", "Wait for its end, or set another --out")
+                raise InputError(f"Another process writes to {directory}", "Wait until it ends, or set another --out")
             time.sleep(0.2)
         yield
     finally:
