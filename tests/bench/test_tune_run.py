@@ -134,6 +134,6 @@ def test_a_head_that_does_not_fit_is_named(
     config = HeadConfig.for_target(target.info, 200, aux_layer_ids=check_aux_layers((0, 1, 2), 4))
     vocab = DraftVocab.from_counts(torch.arange(target.info.vocab_size), 200)
     write_head(tmp_path / "layers", Head.init(config, 0), vocab, HeadMetadata(), torch.float32)
-    with pytest.raises(InputError, match=rf"reads layers \[0, 1, 2\], but the features have layers \{list(LAYERS)}"):
+    with pytest.raises(InputError, match=rf"reads layers \[0, 1, 2\], but the run captures layers \{list(LAYERS)}"):
         tuned(heads[0], tmp_path / "layers", features, target, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -19,9 +19,11 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.small import write_prompts
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from eyas import cli
 from eyas.base.config import to_toml
+from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -225,19 +227,33 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepare_first_hour(place: Path) -> None:
-    """Writes what README asks its reader to write: prompts, a model and a recipe. QUICK shortens the recipe's run."""
+    """Writes what README asks its reader to write: prompts, a model, a recipe. QUICK shortens the recipe's run."""
     examples = block_of("README.md", "json").splitlines()
     assert all(isinstance(json.loads(line)["prompt"], str) for line in examples)
     prompts = write_prompts(place / "my-prompts.jsonl")
     prompts.write_text("\n".join([*examples, prompts.read_text()]))
-    (place / "src").symlink_to(ROOT / "src")
-    with contextlib.chdir(place):
-        exec(block_of("README.md", "python"), {})
+    write_model(place / "my-model")
     recipe = place / "my.toml"
     recipe.write_text(block_of("README.md", "toml"), encoding="utf-8")
     assert load_recipe(recipe, {}).prompts.license == "MIT"
     own = QUICK | {"prompts": {}, "train": {"epochs": 1}}
     recipe.write_text(to_toml(load_recipe(recipe, own)), encoding="utf-8")
+
+
+def write_model(directory: Path) -> None:
+    """Writes a tiny target with random weights, in the place of the published one that README downloads."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve_target(EMBEDDED))
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
 
 
 @pytest.mark.parametrize("page", PAGES)
