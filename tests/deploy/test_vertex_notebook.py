@@ -187,9 +187,9 @@ def test_after_an_interrupt_no_step_begins(recipe, monkeypatch):
     names["display"] = lambda *_, **__: SimpleNamespace(update=lambda _: None)
     begun, may_go_on = [], threading.Event()
 
-    def act(config, launch, log):
+    def act(deployment):
         for step in ("model", "endpoint"):
-            log(step)
+            deployment.log(step)
             begun.append(step)
             may_go_on.wait(10)
 
