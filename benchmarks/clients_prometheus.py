@@ -12,7 +12,6 @@ import math
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 import httpx
 from clients_load import KEY, SLOTS, WAITING, Clients, Seen
 from clients_load import MODEL as MODEL_NAME
+from peer_drivers.protocol import free_port
 from result_rows import Row, print_rows
 
 MONITORING = Path(__file__).parents[1] / "deploy" / "monitoring"
@@ -298,7 +298,7 @@ def _read_samples(url: str) -> dict[str, float]:
 @contextmanager
 def _server(directory: Path) -> Iterator[str]:
     """Serves the embedded pair and yields its URL."""
-    port = _free_port()
+    port = free_port()
     log = (directory / "serve.log").open("w")
     command = [sys.executable, "-m", "eyas", "serve", "--port", str(port), "--served-name", MODEL_NAME]
     command += ["--api-key", KEY, "--no-compile", "--slots", str(SLOTS), "--max-waiting", str(WAITING)]
@@ -321,7 +321,7 @@ def _prometheus(directory: Path, url: str) -> Iterator[str]:
     scrape = {"job_name": JOB, "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
     config = directory / "prometheus.yml"
     config.write_text(json.dumps({"scrape_configs": [scrape]}))  # JSON is YAML
-    port = _free_port()
+    port = free_port()
     options = [f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}"]
     log = (directory / "prometheus.log").open("w")
     command = ["prometheus", *options, f"--web.listen-address=127.0.0.1:{port}"]
@@ -377,12 +377,6 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
             pass
         time.sleep(0.2)
     raise SystemExit(f"{url} does not become ready")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 A token of plain decoding needs every weight once. So the least time of a round is the bytes of the weights over the
 bandwidth. The bandwidth is that of torch.sum over a float32 tensor that no cache holds, on all threads, the fastest of
-some calls. The forward is the target's compiled forward and its logits; the round has the host's work, too.
+READS calls. The forward is the target's compiled forward and its logits; the round has the host's work, too.
 
 Reads and answers take turns. A figure is the median over answers, with its 95 % interval. Prints one JSON object for
 each row and exits 1 if a row misses its target.

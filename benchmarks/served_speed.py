@@ -18,7 +18,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,7 +29,7 @@ from typing import Any
 
 import httpx
 from compare_peers import DRIVERS, PeerFailedError, Setup, llamacpp_arms, openvino_arms, report_failures
-from peer_drivers.protocol import Options
+from peer_drivers.protocol import Options, free_port
 from plain_speed import wait_calm
 from result_rows import Row, print_rows
 
@@ -47,17 +46,25 @@ CONTEXT = 2048  # tokens of a request of llama.cpp, which has no default for it
 
 @dataclass(frozen=True)
 class Server:
-    """One server. command: without its port. environment: added to that of this process."""
+    """One server.
+
+    Attributes:
+        name: Its name in rows and of its log.
+        command: Its command, without the port.
+        environment: Variables that are added to those of this process.
+        is_eyas: True for `eyas serve`, which may import eyas from PYTHONPATH and compiles while it serves.
+    """
 
     name: str
     command: Sequence[str | Path]
     environment: Mapping[str, str] = field(default_factory=dict)
+    is_eyas: bool = False
 
     @contextlib.contextmanager
     def running(self, scratch: Path) -> Iterator[str]:
         """Starts the server, waits until it computes no more, and yields the URL of its API. Raises PeerFailedError."""
-        log, port = scratch / f"{self.name}.log", _free_port()
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or "eyas" in self.name}
+        log, port = scratch / f"{self.name}.log", free_port()
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or self.is_eyas}
         began_s = time.monotonic()
         with log.open("wb") as file:
             process = subprocess.Popen(
@@ -74,21 +81,16 @@ class Server:
                     raise PeerFailedError(f"{self.name} does not answer: {log.read_text(errors='replace')[-2000:]}")
                 time.sleep(0.2)
             print(f"{self.name}: answers after {time.monotonic() - began_s:.1f} s", file=sys.stderr, flush=True)
-            if "eyas" in self.name:
-                wait_calm(process.pid)  # it compiles while it serves
+            if self.is_eyas:
+                wait_calm(process.pid)
             yield f"{url}/v1"
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.killpg(process.pid, signal.SIGTERM)
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def _is_ready(url: str) -> bool:
@@ -100,7 +102,7 @@ def _is_ready(url: str) -> bool:
 
 def no_head(setup: Setup) -> list[Server]:
     """Returns `eyas serve` without a head."""
-    return [Server("eyas without a head", [*EYAS, "--target", str(setup.target), "--no-head"])]
+    return [Server("eyas without a head", [*EYAS, "--target", str(setup.target), "--no-head"], is_eyas=True)]
 
 
 def llamacpp(setup: Setup) -> list[Server]:
@@ -196,7 +198,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         setup = Setup(parsed.env_dir.absolute(), target, head, scratch, options)
-        with Server("eyas", [*EYAS, "--target", str(target), "--head", str(head)]).running(scratch) as ours:
+        own = Server("eyas", [*EYAS, "--target", str(target), "--head", str(head)], is_eyas=True)
+        with own.running(scratch) as ours:
             found = ((peer, measure(peer, setup, ours, config)) for peer in peers)
             return print_rows(row for peer, rows in found for row in report_failures(peer, rows, f"eyas over {peer}"))
 

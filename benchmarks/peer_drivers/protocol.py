@@ -10,11 +10,19 @@ environment.
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
+
+
+def free_port() -> int:
+    """Asks the system for a port that no process uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 @dataclass(frozen=True)

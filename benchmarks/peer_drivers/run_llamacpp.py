@@ -3,24 +3,16 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from typing import Any
 
-from protocol import LoadResult, LoadTask, Options, ProtocolServer
+from protocol import LoadResult, LoadTask, Options, ProtocolServer, free_port
 
 CHAIN = 3
 LOAD_S = 120
-
-
-def free_port() -> int:
-    """Asks the system for a port that no process uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def command(options: Options, port: int) -> list[str]:

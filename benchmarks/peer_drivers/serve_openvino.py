@@ -3,8 +3,8 @@
     python serve_openvino.py EXPORTED TARGET [--head EXPORTED] [--chain N] [--slots N] --port N
 
 EXPORTED directories come from optimum-cli; TARGET has the tokenizer and the chat template. OpenVINO GenAI has no HTTP
-server of its own, so this is the least that `eyas bench --url` needs. One thread steps the pipeline; each connection
-has a thread that waits for tokens.
+server. This one has only the routes that `eyas bench --url` calls. One thread runs the pipeline. Each connection has a
+thread, which sends the new tokens.
 """
 # pyright: reportMissingImports=false
 

@@ -23,7 +23,7 @@ def main() -> None:
     def find_or_default(model: TextModel, tokenizer: Any) -> str:
         try:
             return find_pre_tokenizer(model, tokenizer)
-        except NotImplementedError:  # in process, peers receive token ids, so any type works
+        except NotImplementedError:  # compare_peers.py sends token ids, so the type does not matter there
             return "default"
 
     TextModel.get_vocab_base_pre = find_or_default

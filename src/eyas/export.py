@@ -191,9 +191,10 @@ def render_readme(
     if ledger is not None and ledger.get("target"):
         data = render_data_section(ledger, ledger["target"] | {"name": name}).strip()
     slots = stored.config.max_depth
-    title = f"{'EAGLE-3' if slots is None else 'DSpark'} draft head for {name}"
+    kind = "EAGLE-3" if slots is None else "DSpark"
+    title = f"{kind} draft head for {name}"
     return _load_template().render(
-        front_matter=_build_front_matter(title, name, ledger or {}, acceptance),
+        front_matter=_build_front_matter(kind, title, name, ledger or {}, acceptance),
         title=title,
         engine=engine,
         engine_name=ENGINE_NAMES[engine],
@@ -217,7 +218,7 @@ def _load_template() -> jinja2.Template:
 
 
 def _build_front_matter(
-    title: str, name: str, ledger: Mapping[str, Any], acceptance: Mapping[str, Any] | None
+    kind: str, title: str, name: str, ledger: Mapping[str, Any], acceptance: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Returns the metadata of the README for the Hugging Face hub. The template writes it as YAML."""
     front: dict[str, Any] = {"library_name": "eyas", "pipeline_tag": "text-generation"}
@@ -230,8 +231,7 @@ def _build_front_matter(
         front |= {"license": "other", "license_name": spdx or "not stated"}
     if ledger.get("languages"):
         front["language"] = sorted(ledger["languages"])
-    kind = "eagle3" if title.startswith("EAGLE-3") else "dspark"
-    front["tags"] = [kind, "speculative-decoding", "draft-head", "eyas"]
+    front["tags"] = [kind.replace("-", "").lower(), "speculative-decoding", "draft-head", "eyas"]
     if acceptance is not None:
         results = [
             {

@@ -46,7 +46,7 @@ def test_eval_measures_each_slot_and_the_arms_that_the_block_can_draft(
 
 
 def test_one_drafting_rates_every_exact_tree(head: Path, features: Path, target: Target) -> None:
-    """As the drafter of serving drafts each of them, by the shape of an arm."""
+    """The counts equal those of a drafter that drafts each tree alone, with the shape of an arm, as in serving."""
     stored, rows = read_head(head), list(Features(features).rows(Features(features).indices("held_out")))
     build = partial(build_head_drafter, stored.head, stored.vocab, target, rows=rows)
     groups = TuneConfig(depth=8, top_k=(1, 4), nodes=(4, 6, 9, 24)).shape_groups(stored.config.max_depth)

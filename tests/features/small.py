@@ -55,7 +55,7 @@ def write_conversations(directory: Path, target: Target, count: int, tokens: int
 def capture_rank(
     config: capture.CaptureConfig, target: Path, conversations: Path, out: Path, rank: int, is_killed: bool = False
 ) -> None:
-    """Captures features as one of several machines. Runs in a process of its own.
+    """Captures the features of one rank. Call it in a separate process, because it patches modules.
 
     is_killed: True to end this process by a signal after half of the work.
     """

@@ -10,7 +10,6 @@ from typing import Any
 
 from eyas.base.config import require_range
 from eyas.base.errors import UsageError
-from eyas.base.templates import template_environment
 from eyas.base.terminal import BOLD, DIM, GREEN, RED, has_colors, make_printable, mark
 from eyas.cli import recipes
 from eyas.recipe import open_run
@@ -44,7 +43,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
         print(json.dumps({"records": records}, ensure_ascii=False, indent=2, default=str))
         return 0
     for explained in records:
-        print(_format_record(explained, has_colors(sys.stdout), parsed.sample is None))
+        print(_format_record(explained, has_colors(sys.stdout), parsed.sample is None), end="\n\n")
     return 0
 
 
@@ -56,10 +55,11 @@ def _format_record(explained: Mapping[str, Any], color: bool, with_gates: bool) 
         color: Prints in color; otherwise values stand in brackets.
         with_gates: Adds the gates and the stages that the record passed.
     """
-    environment = template_environment("eyas.cli", ".")
-    environment.globals |= {"BOLD": BOLD, "DIM": DIM, "GREEN": GREEN, "RED": RED, "make_printable": make_printable}
-    return environment.get_template("record.txt.jinja").render(
+    return recipes.render_table(
+        "record.txt.jinja",
         explained=explained,
+        colors={"bold": BOLD, "dim": DIM, "green": GREEN, "red": RED},
+        make_printable=make_printable,
         with_gates=with_gates,
         paint=lambda text, code: _paint(text, code, color),
         highlight=lambda message, code, key: _highlight(message, code if color else None, key),

@@ -40,8 +40,8 @@ def build_head_drafter(
         target: The target of the head.
         shape: The draft tree.
         rows: The texts with their features.
-        is_exact: True if a block head searches the most likely nodes of all trees (`exact_shape`), as in serving; False
-            if it grows the shape as it is.
+        is_exact: True if a block head drafts the most likely nodes of all trees (`exact_shape`), as in serving; False
+            if `shape` is already such a shape.
     """
     embed, shape = build_embed(target, head.norm.weight.dtype), shape.limit_depth(head.config.max_depth)
     if isinstance(head, BlockHead):

@@ -63,7 +63,7 @@ def count_rounds(
     Args:
         rows: The rows with their features.
         shapes: The tree shapes. Requirement: all have the same top_k, or are exact shapes of a block head.
-        build_drafter: Returns the drafter of these rows for a tree shape. It grows the shape as it is.
+        build_drafter: Returns the drafter of these rows for a tree shape, with `is_exact` False.
         batch_tokens: The most keys that one forward of the head reads, over all positions.
     """
     cover = covering_shape(shapes)

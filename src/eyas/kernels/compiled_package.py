@@ -14,7 +14,8 @@ from eyas.model.attention import AttentionParams, PackedAttentionFn, causal_atte
 from eyas.model.head import Head
 from eyas.model.target import Target
 
-TEXT_ROWS, CHECK_ROWS = 48, (1, 2, 7, 40)
+TEXT_ROWS = 48  # of the text whose last rows are compared
+CHECK_ROWS = (1, 2, 7, 40)
 # Relative error: bfloat16 rounds at other places when operators are fused.
 TOLERANCE = {torch.bfloat16: 0.05, torch.float32: 1e-4}
 
