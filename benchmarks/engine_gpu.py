@@ -26,10 +26,12 @@ from overlap_speed import LOOPS, LoopResult, run_loop, warm_up
 from result_rows import Row
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
+from worker_stream import TimedStream
 
 from eyas.bench.workload import Prompt
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import CostProfiler
+from eyas.engine.device_stream import stream_for
 from eyas.engine.engine import Engine
 from eyas.engine.sampler import SamplerBatch
 from eyas.kernels.aot_compile import compile_pair
@@ -189,9 +191,12 @@ def make_contest(target: Target, draft: Eagle3Spec, streams: int, tiny: bool) ->
     count = streams if streams >= 32 else 2 * streams
     ids = torch.randint(2, target.info.vocab_size, (count, length), generator=generator).tolist()
     prompts = [Prompt(str(number), tuple(text)) for number, text in enumerate(ids)]
-    engine = Engine(target, [draft], streams, length + max_tokens)
+    engine, baseline = (
+        Engine(target, drafts, streams, length + max_tokens, stream=TimedStream(stream_for(target.model.device)))
+        for drafts in ([draft], [])
+    )
     simulate_acceptance(engine, ACCEPTED)
-    return Contest(engine, Engine(target, (), streams, length + max_tokens), prompts, max_tokens)
+    return Contest(engine, baseline, prompts, max_tokens)
 
 
 def measure_overlap(

@@ -18,9 +18,11 @@ from engine_gpu import CONTEXT, LLAMA_8B, PROMPT, TINY, make_draft, make_target
 from gpu_bandwidth import find_device, run_script
 from overlap_speed import warm_up
 from result_rows import Row
+from worker_stream import TimedStream
 
 from eyas.bench.workload import Prompt
 from eyas.drafters.eagle3 import Eagle3Drafter
+from eyas.engine.device_stream import stream_for
 from eyas.engine.engine import Engine
 from eyas.kernels.aot_compile import compile_pair
 from eyas.model.target_info import read_model_shape
@@ -43,7 +45,7 @@ def measure_memory(tiny: bool) -> Iterator[Row]:
     draft = make_draft(target)
     if device.type == "cuda":
         compile_pair(target, draft.head)
-    engine = Engine(target, [draft], streams, context)
+    engine = Engine(target, [draft], streams, context, stream=TimedStream(stream_for(device)))
     drafter, pool = engine.runner.drafters[0], engine.kv_cache.pool
     assert isinstance(drafter, Eagle3Drafter), "the engine has a head"
     info, head = target.info, draft.head.config

@@ -102,17 +102,12 @@ def test_nothing_passes_without_a_gpu(machine, monkeypatch, tmp_path):
     assert "not measured: no CUDA device" in (out / "index.html").read_text()
 
 
-def test_small_shapes(tmp_path):
-    """The quickest real parts, from a command without any package on the path."""
-    rows = run_tiny(tmp_path / "out", "bandwidth", "equality")
-    assert rows["equality", "equal answers: tree16, overlap loop"] is True
-    assert rows["bandwidth", "best read bandwidth over the data sheet's"] is None
-
-
-@pytest.mark.full
 def test_small_shapes_of_all_parts(tmp_path):
+    """From a command without any package on the path."""
     rows = run_tiny(tmp_path / "out", *(part.name for part in gpu.PARTS))
     assert {part for part, _ in rows} == {part.name for part in gpu.PARTS}
+    assert rows["equality", "equal answers: tree16, overlap loop"] is True
+    assert rows["bandwidth", "best read bandwidth over the data sheet's"] is None
 
 
 def run_tiny(out: Path, *parts: str) -> dict[tuple[str, str], Any]:
