@@ -8,14 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.engine.test_nothing_waits import WaitsError, forbidden, permit
 from tests.features.small import contents
 from torch import Tensor
 
 from eyas.features import extract
 from eyas.features.capture import CaptureConfig, _launch_one_batch_ahead, run
-from eyas.features.extract import ExtractedFeatures, extract_features
+from eyas.features.extract import ExtractedFeatures, extract_features, launch_quantization
 from eyas.kernels.dispatch import pack_target
 from eyas.model.target import Target
+from eyas.staging import Staging
 
 CONFIG = CaptureConfig(dtype="float32", shard_bytes=120_000, batch_tokens=300, held_out=0.2)
 
@@ -168,3 +170,27 @@ def test_a_batch_is_read_after_the_next_one_is_launched() -> None:
     assert found == ["0.0", "0.1", "1.0", "2.0", "2.1", "2.2"]
     assert log.index("forward 1") < log.index("read 0.0") < log.index("read 0.1") < log.index("forward 2")
     assert log.index("forward 2") < log.index("read 1.0") < log.index("read 2.0")
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "bfloat16"])
+def test_the_host_launches_a_capture_without_waiting(dtype, target, monkeypatch) -> None:
+    """On a GPU one wait for each text would end each batch before the next one is launched."""
+    permit(monkeypatch, extract, "to_host")
+    copies = permit(monkeypatch, Staging, "copy")
+    pack_target(target)
+    with forbidden():
+        launched = [launch_quantization(one, dtype) for one in extract_features(GROUPS, target, 64)]
+    assert len(launched) == sum(map(len, GROUPS))
+    assert len(copies) < len(launched), "one copy for each batch"
+    for read in launched:
+        (aux, _), (hidden, _) = read("row")
+        assert aux.shape[0] > hidden.shape[0] > 0
+
+
+def test_a_selection_by_mask_is_found(target, monkeypatch) -> None:
+    """The positions of a mask on the device are known to the host only when the device has computed them."""
+    permit(monkeypatch, Staging, "copy")
+    pack_target(target)
+    one = next(extract_features(GROUPS, target, 64))
+    with forbidden(), pytest.raises(WaitsError, match="boolean index"):
+        one.aux_TL[one.aux_TL[:, 0] > 0]

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import safetensors.torch
 import torch
 from tests.features.small import contents, info_of, random_row, stored_row
 from tests.features.test_capture import CONFIG
@@ -23,8 +24,8 @@ from eyas.features.quantize import (
     quantize,
 )
 from eyas.features.reader import Features
-from eyas.features.shard import ShardReader
-from eyas.features.store import bytes_per_token, publish_shard
+from eyas.features.shard import COLUMNS, ShardReader
+from eyas.features.store import bytes_per_token, publish_shard, shard_name
 from eyas.model.target import Target
 from eyas.train import train as loop
 
@@ -112,6 +113,20 @@ def test_a_shard_takes_the_bytes_that_are_planned(dtype: StoredDtype, tmp_path: 
     assert shard.num_bytes == place.join(shard.name).size()
     header = shard.num_bytes - planned
     assert 0 < header < 1024
+
+
+@pytest.mark.parametrize("dtype", list(CODE_DTYPES))
+def test_a_shard_has_the_bytes_that_safetensors_writes(dtype: StoredDtype, tmp_path: Path) -> None:
+    rows = [random_row(picture, 8, 9) for picture in ("..xxx", "...", "xx..x.xxx", ".x")]
+    stored = [stored_row(row, dtype) for row in rows]
+    publish_shard(StoragePath.of(tmp_path), 0, [info_of(row) for row in rows], stored, "plan")
+    data = (tmp_path / shard_name(0)).read_bytes()
+    tensors = safetensors.torch.load(data)
+    assert set(tensors) == set(COLUMNS)
+    assert safetensors.torch.save(tensors) == data
+    assert torch.equal(tensors["ids_N"], torch.cat([row.ids_T for row in rows]))
+    codes = torch.cat([row.aux[0] for row in stored])
+    assert torch.equal(tensors["aux_AL"].view(torch.uint8), codes.view(torch.uint8))
 
 
 def test_the_arithmetic_at_4096() -> None:

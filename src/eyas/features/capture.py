@@ -56,6 +56,7 @@ from eyas.model.target_dir import public_name
 Launched = TypeVar("Launched")
 
 STAGE = "capture"
+MAX_STORING = 2  # shards that are stored while one is computed
 POLL_S = 2.0
 SAMPLE_ROWS, SAMPLE_TOKENS = 32, 8192  # the most rows and tokens on which the quantization error is measured
 
@@ -213,9 +214,9 @@ def _capture_shards(
     found = {task.number: task.find_record(directory, bar) for task in tasks}
     records = {number: record for number, record in found.items() if record is not None}
     stored: dict[int, Future[ShardRecord]] = {}
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(MAX_STORING) as pool:
         for task, rows in _capture_rows(config, [task for task in tasks if task.number not in records], target, bar):
-            for future in stored.values():  # at most one shard is stored while one is computed: memory is bounded
+            for future in list(stored.values())[: len(stored) + 1 - MAX_STORING]:  # so memory is bounded
                 future.result()
             stored[task.number] = pool.submit(store.publish_shard, directory, task.number, task.infos, rows, task.plan)
     return records | {number: future.result() for number, future in stored.items()}

@@ -21,7 +21,7 @@ from eyas.features.shard import CodesAndScales
 from eyas.kernels.dispatch import pack_target
 from eyas.model.attention import AttentionParams, causal_attention
 from eyas.model.target import Target, TargetOutput
-from eyas.staging import to_host
+from eyas.staging import Staging, to_host
 
 Text = tuple[Tensor, Tensor]
 """The token ids and the loss mask of a text: ids_T, loss_mask_T."""
@@ -67,7 +67,7 @@ def extract_features(
     devices = list(dict.fromkeys(weight.device for weight in target.model.parameters()))
     lanes = cycle([[torch.cuda.Stream(d) for d in devices if d.type == "cuda" and len(devices) > 1] for _ in devices])
     launched: deque[Iterator[ExtractedFeatures]] = deque()
-    numbers = count()
+    numbers, staging = count(), Staging(devices[0])
     for texts in groups:
         lengths = [len(ids_T) for ids_T, _ in texts]
         for batch in group_by_length(range(len(texts)), lengths.__getitem__, batch_tokens):
@@ -75,25 +75,28 @@ def extract_features(
                 for stream in (streams := next(lanes)):
                     stream.wait_stream(torch.cuda.current_stream(stream.device))
                     stack.enter_context(torch.cuda.stream(stream))
-                ids_BT = torch.nn.utils.rnn.pad_sequence([texts[index][0] for index in batch], batch_first=True)
+                padded_BT = torch.nn.utils.rnn.pad_sequence([texts[index][0] for index in batch], batch_first=True)
+                teachers = [teacher_positions(texts[index][1]).numpy().nonzero()[0] for index in batch]
+                ids_BT, *teachers_U = staging.copy(padded_BT.numpy(), *teachers)
                 positions_1T = torch.arange(ids_BT.shape[1], device=devices[0])[None]
-                out = target.forward(ids_BT.to(devices[0]), positions_1T, prefill_attention, want_aux=True)
-            launched.append(_read_batch(next(numbers), [(index, *texts[index]) for index in batch], out, streams))
+                out = target.forward(ids_BT, positions_1T, prefill_attention, want_aux=True)
+            rows = [(index, lengths[index], at_U) for index, at_U in zip(batch, teachers_U, strict=True)]
+            launched.append(_read_batch(next(numbers), rows, out, streams))
             if len(launched) == len(devices):
                 yield from launched.popleft()
     yield from chain.from_iterable(launched)
 
 
 def _read_batch(
-    number: int, batch: Sequence[tuple[int, Tensor, Tensor]], out: TargetOutput, streams: Sequence[torch.cuda.Stream]
+    number: int, batch: Sequence[tuple[int, int, Tensor]], out: TargetOutput, streams: Sequence[torch.cuda.Stream]
 ) -> Iterator[ExtractedFeatures]:
-    """Yields the features of a launched batch. A CUDA device computes them on these streams."""
+    """Yields the features of a launched batch: index, length and teacher positions of its texts. Waits for nothing."""
     for stream in streams:
         torch.cuda.current_stream(stream.device).wait_stream(stream)
     assert out.aux_BTL is not None
-    for slot, (index, ids_T, mask_T) in enumerate(batch):
-        hidden_TD, aux_TL = out.hidden_BTD[slot, : len(ids_T)], out.aux_BTL[slot, : len(ids_T)]
-        yield ExtractedFeatures(index, number, aux_TL, hidden_TD[teacher_positions(mask_T).to(hidden_TD.device)])
+    for slot, (index, length, teachers_U) in enumerate(batch):
+        hidden_TD, aux_TL = out.hidden_BTD[slot, :length], out.aux_BTL[slot, :length]
+        yield ExtractedFeatures(index, number, aux_TL, hidden_TD[teachers_U.to(hidden_TD.device)])
 
 
 def launch_quantization(features: ExtractedFeatures, dtype: StoredDtype, shared: int = 0) -> ReadFeatures:

@@ -24,8 +24,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from eyas.base.errors import InputError
@@ -34,14 +34,14 @@ from eyas.features.layout import Split
 
 COLUMNS = ("ids_N", "loss_mask_N", "aux_AL", "aux_scales_AP", "hidden_MD", "hidden_scales_M1")
 DTYPES = {
-    "I32": torch.int32,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "BF16": torch.bfloat16,
     "F32": torch.float32,
+    "I32": torch.int32,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "I8": torch.int8,
+    "U8": torch.uint8,
 }
-"""The dtypes by their names in a safetensors header."""
+"""The dtypes by their names in a safetensors header, in the order in which `safetensors` writes their tensors."""
 CodesAndScales = tuple[Tensor, Tensor]
 
 
@@ -115,18 +115,32 @@ class ShardInfo:
 
 def encode_shard(number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow]) -> tuple[bytes, tuple[RowInfo, ...]]:
     """Returns the bytes of shard `number`, and `infos` with the offsets and checksums of the rows filled in."""
+    columns = list(zip(*map(_row_columns, rows), strict=True))
+    raw = [[_to_bytes(tensor) for tensor in column] for column in columns]
     placed: list[RowInfo] = []
     start = aux_start = hidden_start = 0
-    for info, row in zip(infos, rows, strict=True):
-        raw = [_to_bytes(column) for column in _row_columns(row)]
+    for info, *parts in zip(infos, *raw, strict=True):
         offsets = {"shard": number, "start": start, "aux_start": aux_start, "hidden_start": hidden_start}
-        crcs = {"text_crc": _crc32(raw[:2]), "aux_crc": _crc32(raw[2:4]), "hidden_crc": _crc32(raw[4:])}
+        crcs = {"text_crc": _crc32(parts[:2]), "aux_crc": _crc32(parts[2:4]), "hidden_crc": _crc32(parts[4:])}
         placed.append(dataclasses.replace(info, **offsets, **crcs))
         start, aux_start = start + info.length, aux_start + info.length - info.shared
         hidden_start += info.num_taught
-    columns = zip(*map(_row_columns, rows), strict=True)
-    tensors = {name: torch.cat(parts) for name, parts in zip(COLUMNS, columns, strict=True)}
-    return save_safetensors(tensors), tuple(placed)
+    return _to_safetensors(columns, raw), tuple(placed)
+
+
+def _to_safetensors(columns: Sequence[Sequence[Tensor]], raw: Sequence[Sequence[memoryview]]) -> bytes:
+    """Returns the bytes that `safetensors` writes. It copies them three times, while no other thread can run."""
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    found = sorted(zip(COLUMNS, columns, raw, strict=True))  # names are unique, so nothing else is compared
+    header, data, begin = {}, [], 0
+    for name, tensors, parts in sorted(found, key=lambda column: list(names).index(column[1][0].dtype)):
+        end = begin + sum(part.nbytes for part in parts)
+        shape = [sum(map(len, tensors)), *tensors[0].shape[1:]]
+        header[name] = {"dtype": names[tensors[0].dtype], "shape": shape, "data_offsets": [begin, end]}
+        data, begin = [*data, *parts], end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, *data])
 
 
 def _row_columns(row: StoredRow) -> tuple[Tensor, ...]:
@@ -134,11 +148,16 @@ def _row_columns(row: StoredRow) -> tuple[Tensor, ...]:
     return (row.ids_T.to(torch.int32), row.loss_mask_T.to(torch.uint8), *row.aux, *row.hidden)
 
 
-def _to_bytes(tensor: Tensor) -> bytes:
-    return tensor.contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+def _to_bytes(tensor: Tensor) -> memoryview:
+    """Returns the bytes of a tensor, without a copy if it is contiguous."""
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
 
 
-def _crc32(parts: Iterable[bytes]) -> int:
+def _to_tensor(data: bytes, dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy(np.frombuffer(bytearray(data), np.uint8)).view(dtype)
+
+
+def _crc32(parts: Iterable[bytes | memoryview]) -> int:
     crc = 0
     for part in parts:
         crc = zlib.crc32(part, crc)
@@ -161,11 +180,10 @@ class ShardReader:
     def read_texts(self, infos: Sequence[RowInfo]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields ids_T (int64) and loss_mask_T (bool) of each row. Reads the ids and masks of the shard at once."""
         num_tokens = self._column_header(COLUMNS[0])["shape"][0]
-        ids, mask = self._read_columns(*((name, 0, num_tokens) for name in COLUMNS[:2]))
-        ids_N, mask_N = ids.to_tensor(), mask.to_tensor()
+        (ids, ids_N), (mask, mask_N) = self._read_columns(*((name, 0, num_tokens) for name in COLUMNS[:2]))
         for info in infos:
             first, end = info.start, info.start + info.length
-            self._check_crc(info, [ids.data[4 * first : 4 * end], mask.data[first:end]], info.text_crc)
+            self._check_crc(info, [ids[4 * first : 4 * end], mask[first:end]], info.text_crc)
             yield ids_N[first:end].long(), mask_N[first:end].bool()
 
     def read_row(self, info: RowInfo) -> StoredRow:
@@ -186,15 +204,14 @@ class ShardReader:
         names = [(name, pair) for pair in pairs for name in COLUMNS[2 * pair : 2 * pair + 2]]
         columns = iter(self._read_columns(*((n, starts[pair], starts[pair] + lengths[pair]) for n, pair in names)))
         tensors = []
-        for pair, first, second in zip(pairs, columns, columns, strict=True):
-            self._check_crc(info, [first.data, second.data], crcs[pair])
-            tensors.append((first.to_tensor(), second.to_tensor()))
+        for pair, (first, first_tensor), (second, second_tensor) in zip(pairs, columns, columns, strict=True):
+            self._check_crc(info, [first, second], crcs[pair])
+            tensors.append((first_tensor, second_tensor))
         return tensors
 
-    def _read_columns(self, *slices: tuple[str, int, int]) -> list["_ColumnSlice"]:
-        """Reads rows [start, end) of tensors in one request. slices: (tensor name, start, end)."""
-        kinds: list[tuple[torch.dtype, tuple[int, ...]]] = []
-        spans: list[tuple[int, int]] = []
+    def _read_columns(self, *slices: tuple[str, int, int]) -> list[tuple[bytes, Tensor]]:
+        """Reads rows [start, end) of tensors in one request, as bytes and as tensors. slices: (name, start, end)."""
+        kinds, spans = [], []
         for name, start, end in slices:
             column = self._column_header(name)
             dtype, width = DTYPES[column["dtype"]], column["shape"][1:]
@@ -202,7 +219,8 @@ class ShardReader:
             row_bytes = dtype.itemsize * (width[0] if width else 1)
             kinds.append((dtype, (end - start, *width)))
             spans.append((first + start * row_bytes, first + end * row_bytes))
-        return [_ColumnSlice(data, *kind) for data, kind in zip(self._path.read_ranges(spans), kinds, strict=True)]
+        found = zip(self._path.read_ranges(spans), kinds, strict=True)
+        return [(data, _to_tensor(data, dtype).view(shape)) for data, (dtype, shape) in found]
 
     def _column_header(self, name: str) -> dict[str, Any]:
         column = self._header.get(name, {})
@@ -218,17 +236,3 @@ class ShardReader:
         record = self._path.name.replace(".safetensors", ".json")
         fix = f"Remove it together with {record} and provenance.json, then run `eyas capture` again"
         return InputError(f"The feature shard {self._path} is damaged: {reason}", fix)
-
-
-@dataclass(frozen=True, eq=False)
-class _ColumnSlice:
-    """Consecutive rows of one tensor, as the bytes of the file."""
-
-    data: bytes
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    def to_tensor(self) -> Tensor:
-        if not self.data:
-            return torch.empty(self.shape, dtype=self.dtype)
-        return torch.frombuffer(bytearray(self.data), dtype=torch.uint8).view(self.dtype).view(self.shape)
