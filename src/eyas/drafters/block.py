@@ -22,15 +22,14 @@ import torch
 from torch import Tensor
 
 from eyas.drafters.drafter import AcceptedTokens, chunk_reads
-from eyas.drafters.head_spec import HeadSpec
+from eyas.drafters.head_spec import HeadDrafter, HeadSpec
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
-from eyas.model.attention import PackedAttention
 from eyas.model.block_head import BlockHead
 from eyas.model.target import Target
 from eyas.tree.shape import TreeShape
-from eyas.tree.tree import Frontier, Tree, TreeGrower
+from eyas.tree.tree import Frontier, Tree
 
 
 def exact_shape(shape: TreeShape) -> TreeShape:
@@ -57,53 +56,39 @@ class BlockSpec(HeadSpec):
 
     head: BlockHead
 
+    @property
+    def scratch_rows(self) -> int:
+        """The number of tokens of a block."""
+        return self.head.config.block_size
+
     def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> "BlockDrafter":
         """Allocates the drafter's memory for all request slots of the pool, and returns the drafter."""
         return BlockDrafter(self, target, pool, future_map, prepare)
 
 
-class BlockDrafter:
-    """The head and its own KV memory, which has as many slots as the target's, then a scratch area per request slot."""
+class BlockDrafter(HeadDrafter[BlockHead]):
+    """The head with its memory. A scratch area holds one block."""
 
-    needs_features = True
-
-    def __init__(
-        self, spec: BlockSpec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
-    ) -> None:
-        """Allocates the memory."""
-        head, config, weight = spec.head, spec.head.config, spec.head.norm.weight
-        self.head = head
-        self.acceptance_prior = spec.acceptance_prior
-        self.target = target
-        self.pool = pool
-        self.future_map = future_map
-        self.prepare_attention = prepare
-        num_rows = pool.num_slots + 1 + len(pool.req_to_token_RC) * config.block_size
-        shape = (config.num_layers, 2, num_rows, config.num_kv_heads, config.head_dim)
-        self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
-        self.slots_g = torch.arange(config.block_size, device=weight.device)
-        self.growers = {shape: TreeGrower(exact_shape(shape), weight.device) for shape in spec.shapes}
-        pool.allocate_aux(len(config.aux_layer_ids) * config.target_hidden_size)
+    def grown_shape(self, shape: TreeShape) -> TreeShape:
+        """Returns the shape of `exact_shape`."""
+        return exact_shape(shape)
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
         """Returns one tree for each request. Requirement: the head has read all committed tokens."""
-        assert shape.depth <= len(self.slots_g), "a tree is not deeper than the block"
-        if shape not in self.growers:
-            self.growers[shape] = TreeGrower(exact_shape(shape), self.kv.device)
+        assert shape.depth <= len(self.scratch_E), "a tree is not deeper than the block"
         base_BgW = self.base_logits(req_slots_B, lengths_B, roots_B, shape.depth)
         first_BW = base_BgW[:, 0] + self.head.correction(roots_B)
-        return self.growers[shape].grow(roots_B, first_BW, expand_block(self.head, base_BgW), lambda ids: ids)
+        return self.grower(shape).grow(roots_B, first_BW, expand_block(self.head, base_BgW), lambda ids: ids)
 
     def base_logits(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, depth: int) -> Tensor:
         """Runs the head over one block for each request. Returns the logits of the first `depth` slots."""
-        count, size = len(req_slots_B), len(self.slots_g)
-        own_Bg = (self.pool.num_slots + 1 + req_slots_B[:, None] * size + self.slots_g).int()
-        positions_T = (lengths_B[:, None] + self.slots_g).view(-1)
+        count, size = len(req_slots_B), len(self.scratch_E)
+        own_Bg = (self.pool.num_slots + 1 + req_slots_B[:, None] * size + self.scratch_E).int()
+        positions_T = (lengths_B[:, None] + self.scratch_E).view(-1)
         visible_Tg = torch.ones(count * size, size, dtype=torch.bool, device=self.kv.device)
         metadata = AttentionMetadata.uniform(req_slots_B, lengths_B, own_Bg.view(-1), own_Bg, positions_T, visible_Tg)
-        attend = PackedAttention(self.prepare_attention(self.kv, self.pool.req_to_token_RC, metadata))
         embeds_1TD = self.target.embed(self.head.block_ids(roots_B).view(1, -1))
-        normed_1TD = self.head.step(embeds_1TD, positions_T[None], attend)
+        normed_1TD = self.head.step(embeds_1TD, positions_T[None], self.attend(metadata))
         return self.target.logits(normed_1TD.view(count, size, -1)[:, :depth])
 
     def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, tokens: AcceptedTokens) -> None:

@@ -20,15 +20,14 @@ import torch
 from torch import Tensor
 
 from eyas.drafters.drafter import AcceptedTokens, chunk_reads
-from eyas.drafters.head_spec import HeadSpec
+from eyas.drafters.head_spec import HeadDrafter, HeadSpec
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
-from eyas.model.attention import PackedAttention
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.tree.shape import TreeShape
-from eyas.tree.tree import Frontier, Tree, TreeGrower
+from eyas.tree.tree import Frontier, Tree
 
 
 class Eagle3Spec(HeadSpec):
@@ -36,54 +35,41 @@ class Eagle3Spec(HeadSpec):
 
     head: Head
 
+    @property
+    def scratch_rows(self) -> int:
+        """The number of nodes of the largest tree that have children."""
+        return max(shape.top_k * max(shape.depth - 1, 1) for shape in self.shapes)
+
     def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> "Eagle3Drafter":
         """Allocates the drafter's memory for all request slots of the pool, and returns the drafter."""
         return Eagle3Drafter(self, target, pool, future_map, prepare)
 
 
-class Eagle3Drafter:
-    """The head and its own KV memory, which has as many slots as the target's, then a scratch area per request slot."""
-
-    needs_features = True
+class Eagle3Drafter(HeadDrafter[Head]):
+    """The head with its memory."""
 
     def __init__(
         self, spec: Eagle3Spec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
     ) -> None:
-        """Allocates the memory. A scratch area holds the nodes of the largest tree of the spec."""
-        head, config = spec.head, spec.head.config
-        weight = head.norm.weight
-        self.head = head
-        self.vocab = spec.vocab
-        self.acceptance_prior = spec.acceptance_prior
-        self.target = target
-        self.pool = pool
-        self.future_map = future_map
-        self.prepare_attention = prepare
-        self.scratch = max(shape.top_k * max(shape.depth - 1, 1) for shape in spec.shapes)
-        num_rows = pool.num_slots + 1 + len(pool.req_to_token_RC) * self.scratch
-        shape = (1, 2, num_rows, config.num_kv_heads, config.head_dim)
-        self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
-        self.growers = {shape: TreeGrower(shape, weight.device) for shape in spec.shapes}
-        self.state = future_map.new_head_state(config.hidden_size, config.draft_vocab_size, weight)
-        pool.allocate_aux(len(config.aux_layer_ids) * config.target_hidden_size)
+        """Allocates the memory."""
+        super().__init__(spec, target, pool, future_map, prepare)
+        config = spec.head.config
+        self.state = future_map.new_head_state(config.hidden_size, config.draft_vocab_size, spec.head.norm.weight)
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
         """Returns one tree for each request. Its first level uses the logits that `read` or `extend` has stored."""
-        count, top_k, device = len(req_slots_B), shape.top_k, req_slots_B.device
-        assert top_k * (shape.depth - 1) <= self.scratch, "the scratch area fits the largest shape"
-        if shape not in self.growers:
-            self.growers[shape] = TreeGrower(shape, device)
+        count, top_k = len(req_slots_B), shape.top_k
+        assert top_k * (shape.depth - 1) <= len(self.scratch_E), "the scratch area fits the largest shape"
         last_BKD, logits_BV = self.state.load(req_slots_B)
         last_BKD = last_BKD[:, None].expand(-1, top_k, -1)
-        area_B1 = self.pool.num_slots + 1 + req_slots_B[:, None] * self.scratch
-        slots_E = torch.arange(top_k * max(shape.depth - 1, 0), device=device)
+        area_B1 = self.pool.num_slots + 1 + req_slots_B[:, None] * len(self.scratch_E)
+        slots_E = self.scratch_E[: top_k * max(shape.depth - 1, 0)]
         area_BE, levels_E = (area_B1 + slots_E).int(), slots_E // top_k
 
         def advance(frontier: Frontier) -> Tensor:
             nonlocal last_BKD
             if frontier.parents_BK is not None:
-                rows_BKD = frontier.parents_BK[:, :, None].expand(-1, -1, last_BKD.shape[2])
-                last_BKD = last_BKD.gather(1, rows_BKD)
+                last_BKD = last_BKD.take_along_dim(frontier.parents_BK[:, :, None], 1)
             own_BE = area_BE[:, : (frontier.level + 1) * top_k]
             slots_T = own_BE[:, -top_k:].reshape(-1)
             positions_T = (lengths_B + frontier.level).repeat_interleave(top_k)
@@ -93,25 +79,23 @@ class Eagle3Drafter:
                 req_slots_B, lengths_B, slots_T, own_BE, positions_T, visible_TE, own_positions_BE
             )
             embeds_1TD = self.target.embed(frontier.tokens_BK.reshape(1, -1))
-            hidden_1TD = last_BKD.reshape(1, len(slots_T), -1)
-            attend = self._attend(metadata)
-            last_1TD, logits_1TV = self.head.step_with_logits(embeds_1TD, hidden_1TD, positions_T[None], attend)
+            inputs = embeds_1TD, last_BKD.reshape(1, len(slots_T), -1), positions_T[None]
+            last_1TD, logits_1TV = self.head.step_with_logits(*inputs, self.attend(metadata))
             last_BKD = last_1TD.view(count, top_k, -1)
             return logits_1TV.view(count, top_k, -1)
 
-        return self.growers[shape].grow(roots_B, logits_BV, advance, self.vocab.to_target)
+        return self.grower(shape).grow(roots_B, logits_BV, advance, self.vocab.to_target)
 
     def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, tokens: AcceptedTokens) -> None:
         """Reads the tokens that a round accepted, with the features that the target computed for them."""
-        count, num_rows = tokens.tokens_BS.shape
-        device = req_slots_B.device
+        (count, num_rows), device = tokens.tokens_BS.shape, req_slots_B.device
         positions_T = (lengths_B[:, None] + torch.arange(num_rows, device=device)).view(-1)
         own_BE = tokens.slots_BS.int()
         metadata = AttentionMetadata.uniform(req_slots_B, lengths_B, own_BE.view(-1), own_BE, positions_T)
         embeds_1TD = self.target.embed(tokens.tokens_BS.reshape(1, -1))
         fused_1TD = self.head.fuse_aux(tokens.aux_BSL.reshape(1, count * num_rows, -1))
-        attend = self._attend(metadata)
-        last_1TD, logits_1TV = self.head.step_with_logits(embeds_1TD, fused_1TD, positions_T[None], attend)
+        inputs = embeds_1TD, fused_1TD, positions_T[None]
+        last_1TD, logits_1TV = self.head.step_with_logits(*inputs, self.attend(metadata))
         final_B = torch.arange(0, count * num_rows, num_rows, device=device) + accepted_B - 1
         self.state.store(req_slots_B, last_1TD[0, final_B], logits_1TV[0, final_B])
 
@@ -137,9 +121,8 @@ class Eagle3Drafter:
         lengths_B = future_map.lengths_R[req_slots_B] - draft_lags_B
         positions_T = lengths_B[request_T] + step_T
         slots_T = req_to_token_RC[req_slots_B[request_T], positions_T]
-        columns_BE = (lengths_B[:, None] + torch.arange(max(counts), device=device)).clamp_(
-            max=req_to_token_RC.shape[1] - 1
-        )
+        last_column = req_to_token_RC.shape[1] - 1
+        columns_BE = (lengths_B[:, None] + torch.arange(max(counts), device=device)).clamp_(max=last_column)
         own_BE = req_to_token_RC[req_slots_B[:, None], columns_BE]
         metadata = AttentionMetadata(
             starts_B1.int(), req_slots_B.int(), lengths_B.int(), slots_T, own_BE, None, positions_T.int()
@@ -147,9 +130,6 @@ class Eagle3Drafter:
         assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
         embeds_1TD = self.target.embed(future_map.tokens_RC[req_slots_B[request_T], positions_T + 1][None])
         fused_1TD = self.head.fuse_aux(self.pool.aux_ZL[slots_T][None])
-        out_1TD = self.head.step(embeds_1TD, fused_1TD, positions_T[None], self._attend(metadata))
+        out_1TD = self.head.step(embeds_1TD, fused_1TD, positions_T[None], self.attend(metadata))
         out_BD = out_1TD[0, starts_B1[1:] - 1]  # of a prompt's many rows only the last one predicts
         self.state.store(req_slots_B, self.head.next_hidden(out_BD), self.head.logits(out_BD))
-
-    def _attend(self, metadata: AttentionMetadata) -> PackedAttention:
-        return PackedAttention(self.prepare_attention(self.kv, self.pool.req_to_token_RC, metadata))

@@ -1,23 +1,27 @@
-"""The description of a drafter with a trained head, for every kind of head."""
+"""What drafters with a trained head have in common: their description, and their memory."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Self
+from typing import Generic, Self, TypeVar, cast
 
 import torch
 
 from eyas.drafters.drafter import Drafter
 from eyas.formats.head_dir import StoredHead
 from eyas.kernels.dispatch import pack_head
-from eyas.kernels.paged_attention import PrepareAttention
+from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
+from eyas.model.attention import PackedAttention
 from eyas.model.head import DraftHead
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.speculation.acceptance_model import DEFAULT_PRIOR, AcceptancePrior
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape
+from eyas.tree.tree import TreeGrower
+
+HeadT = TypeVar("HeadT", bound=DraftHead)
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,46 @@ class HeadSpec(ABC):
         config = self.head.config
         return 2 * config.kv_layers * config.num_kv_heads * config.head_dim * self.head.norm.weight.element_size()
 
+    @property
+    @abstractmethod
+    def scratch_rows(self) -> int:
+        """The number of rows that a draft needs in memory, for each request."""
+
     @abstractmethod
     def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> Drafter:
         """Allocates the drafter's memory for all request slots of the pool, and returns the drafter."""
+
+
+class HeadDrafter(Generic[HeadT]):
+    """A head and its own KV memory, which has as many slots as the target's, then a scratch area per request slot."""
+
+    needs_features = True
+
+    def __init__(
+        self, spec: HeadSpec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
+    ) -> None:
+        """Allocates the memory."""
+        config, weight = spec.head.config, spec.head.norm.weight
+        self.head = cast(HeadT, spec.head)
+        self.vocab, self.acceptance_prior = spec.vocab, spec.acceptance_prior
+        self.target, self.pool, self.future_map, self._prepare = target, pool, future_map, prepare
+        self.scratch_E = torch.arange(spec.scratch_rows, device=weight.device)
+        num_rows = pool.num_slots + 1 + len(pool.req_to_token_RC) * spec.scratch_rows
+        shape = (config.kv_layers, 2, num_rows, config.num_kv_heads, config.head_dim)
+        self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self.growers = {shape: TreeGrower(self.grown_shape(shape), weight.device) for shape in spec.shapes}
+        pool.allocate_aux(len(config.aux_layer_ids) * config.target_hidden_size)
+
+    def attend(self, metadata: AttentionMetadata) -> PackedAttention:
+        """Returns the attention of a forward of the head."""
+        return PackedAttention(self._prepare(self.kv, self.pool.req_to_token_RC, metadata))
+
+    def grower(self, shape: TreeShape) -> TreeGrower:
+        """Returns what grows trees of this shape."""
+        if shape not in self.growers:
+            self.growers[shape] = TreeGrower(self.grown_shape(shape), self.kv.device)
+        return self.growers[shape]
+
+    def grown_shape(self, shape: TreeShape) -> TreeShape:
+        """Returns the shape with which a tree of this shape is grown."""
+        return shape
