@@ -17,7 +17,9 @@ def test_gradient_is_that_of_finite_differences(block_floats: int, monkeypatch: 
         return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
     def attend(q, k, v, *own):
-        return chain_attention(packed.texts, q, (k, v), list(zip(own[::2], own[1::2], strict=True)), 0.7)
+        return chain_attention(
+            (packed.texts, packed.chains_Q), q, (k, v), list(zip(own[::2], own[1::2], strict=True)), 0.7
+        )
 
     prefix = tensor(4, num_chains, 3), tensor(2, num_rows, 3), tensor(2, num_rows, 3)
     assert torch.autograd.gradcheck(attend, prefix)
@@ -32,6 +34,6 @@ def test_texts_do_not_see_each_other() -> None:
     first = packed.texts[1].rows.start
     q, k, v = torch.randn(4, len(packed.chains_Q), 3), torch.randn(2, 10, 3), torch.randn(2, 10, 3)
     chains = packed.texts[1].chains
-    together = chain_attention(packed.texts, q, (k, v), [], 1.0)[:, chains]
-    single = chain_attention(alone.texts, q[:, chains], (k[:, first:], v[:, first:]), [], 1.0)
+    together = chain_attention((packed.texts, packed.chains_Q), q, (k, v), [], 1.0)[:, chains]
+    single = chain_attention((alone.texts, alone.chains_Q), q[:, chains], (k[:, first:], v[:, first:]), [], 1.0)
     torch.testing.assert_close(together, single)

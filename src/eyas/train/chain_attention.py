@@ -46,13 +46,17 @@ class PackedText:
     positions: tuple[int, ...]
 
 
+PackedTexts = tuple[Sequence[PackedText], Tensor]
+"""The texts of a batch, and chains_Q: the row of the batch at which each chain starts."""
+
+
 def max_floats(cpu_floats: int, device: torch.device) -> int:
     """Returns the number of floats to compute at once on `device`: `cpu_floats` on a CPU, more on a GPU."""
     return cpu_floats if device.type == "cpu" else GPU_FACTOR * cpu_floats
 
 
 def chain_attention(
-    texts: Sequence[PackedText],
+    texts: PackedTexts,
     q_NQH: Tensor,
     prefix_kv: tuple[Tensor, Tensor],
     unrolled_kv: Sequence[tuple[Tensor, Tensor]],
@@ -73,15 +77,13 @@ def chain_attention(
 
 class _ChainAttention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, texts: Sequence[PackedText], q_NQH: Tensor, k_GPH: Tensor, v_GPH: Tensor, *own: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, texts: PackedTexts, q_NQH: Tensor, k_GPH: Tensor, v_GPH: Tensor, *own: Tensor) -> Tensor:
         num_groups = k_GPH.shape[0]
         q_GRQH = q_NQH.unflatten(0, (num_groups, -1))
         own_GRQJ = _dot_products(q_GRQH, own[::2])
         out_GRQH = torch.empty_like(q_GRQH, memory_format=torch.contiguous_format)
         lse_GRQ = q_NQH.new_empty(q_GRQH.shape[:-1], dtype=torch.promote_types(q_NQH.dtype, torch.float32))
-        for block in _blocks(texts, q_NQH.shape[0], q_NQH.device):
+        for block in _blocks(texts, q_NQH.shape[0]):
             scores_GRCT = block.scores(q_GRQH, k_GPH)
             all_scores = torch.cat((scores_GRCT, own_GRQJ[:, :, block.chains]), -1) if own else scores_GRCT
             probs = all_scores.softmax(-1)
@@ -109,7 +111,7 @@ class _ChainAttention(torch.autograd.Function):
         sum_GRQ1 = (dout_GRQH * out_GRQH).sum(-1, keepdim=True)
         dq_GRQH = torch.empty_like(out_GRQH)
         dk_GPH, dv_GPH = torch.zeros_like(k_GPH), torch.zeros_like(v_GPH)
-        for block in _blocks(ctx.texts, q_NQH.shape[0], q_NQH.device):
+        for block in _blocks(ctx.texts, q_NQH.shape[0]):
             scores_GRCT = block.scores(q_GRQH, k_GPH)
             probs_GRCT = (scores_GRCT - lse_GRQ[:, :, block.chains, None]).exp_()
             probs_GMT = probs_GRCT.flatten(1, 2).to(q_NQH.dtype)
@@ -153,18 +155,19 @@ class _Block:
         return scores_GRCT.masked_fill_(self.future_CT, -torch.inf)
 
 
-def _blocks(texts: Sequence[PackedText], num_heads: int, device: torch.device) -> Iterator[_Block]:
-    for text in texts:
-        positions_Q = torch.tensor(text.positions, device=device)
-        size = max(1, max_floats(BLOCK_FLOATS, device) // (num_heads * (text.positions[-1] + 1)))
+def _blocks(texts: PackedTexts, num_heads: int) -> Iterator[_Block]:
+    """Yields the blocks of all texts. It copies nothing to the device, so the host need not wait for it."""
+    chains_Q = texts[1]
+    for text in texts[0]:
+        size = max(1, max_floats(BLOCK_FLOATS, chains_Q.device) // (num_heads * (text.positions[-1] + 1)))
         for start in range(0, len(text.positions), size):
             positions = text.positions[start : start + size]
-            keys_T = torch.arange(positions[-1] + 1, device=device)
+            keys_T = torch.arange(positions[-1] + 1, device=chains_Q.device)
             first = text.chains.start + start
             yield _Block(
                 chains=slice(first, first + len(positions)),
                 keys=slice(text.rows.start, text.rows.start + positions[-1] + 1),
-                future_CT=keys_T > positions_Q[start : start + size, None],
+                future_CT=keys_T > chains_Q[first : first + len(positions), None] - text.rows.start,
             )
 
 
