@@ -22,7 +22,7 @@ from tests.doubles.loopback import Loopback
 
 @dataclass
 class Fault:
-    """What the next `times` requests get whose method and path match. what: a status that is answered instead of doing
+    """What the next `times` requests get whose method, path and body match. what: a status that is answered instead of doing
     it; "lost": it is done, and 503 answered; "half": the body breaks off in the middle, the connection with it.
     """
 
@@ -30,6 +30,7 @@ class Fault:
     path: str  # a pattern to be found in it
     what: int | str
     times: int = 1
+    body: bytes = b""  # a pattern to be found in it
 
 
 @dataclass
@@ -47,12 +48,13 @@ class FakeGcs(Loopback):
     def handler(self) -> type[BaseHTTPRequestHandler]:
         return type("Handler", (_Handler,), {"store": self})
 
-    def fault(self, method: str, path: str) -> int | str | None:
+    def fault(self, method: str, path: str, body: bytes = b"") -> int | str | None:
         """What the next request of this kind gets instead of an honest answer."""
         with self.lock:
             self.requests.append((method, path))
             for fault in self.faults:
-                if fault.times and fault.method == method and re.search(fault.path, path):
+                matches = fault.method == method and re.search(fault.path, path) and re.search(fault.body, body)
+                if fault.times and matches:
                     fault.times -= 1
                     return fault.what
         return None
@@ -113,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, method: str) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         time.sleep(self.store.delay_s)
-        self.what = self.store.fault(method, self.path)
+        self.what = self.store.fault(method, self.path, body)
         if isinstance(self.what, int):
             self._send(self.what, {"error": {"code": self.what, "message": "as the test asked for"}})
             return

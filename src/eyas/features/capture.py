@@ -10,8 +10,8 @@ run. Several processes can divide the shards, each with its own copy of the targ
     rank 0   shard 0   shard 2   shard 4   waits until all shards exist, then writes manifest.json and provenance.json
     rank 1   shard 1   shard 3             waits for provenance.json
 
-One thread stores a shard while the target computes the next shard. If the layers of a target are spread over several
-CUDA devices, as many batches are in flight:
+Two threads store shards while the target computes the next one. If the layers of a target are spread over several CUDA
+devices, as many batches are in flight:
 
     host      launch 0   launch 1   read 0   launch 2   read 1   ...
     cuda:0    | batch 0 | batch 1 | batch 2 ...
