@@ -246,7 +246,7 @@ def memory(pair: Pair, pairs: int) -> Iterator[Row]:
     yield Row("bytes per 1,000 tokens, keys, values and features, over the arithmetic", round(held / wanted, 6), "1",
               held == wanted)  # fmt: skip
     head_bytes = 2 * config.num_kv_heads * config.head_dim * size
-    tokens = pool.num_slots + 1 + (engine.max_running + 1) * drafter.scratch
+    tokens = pool.num_slots + 1 + (engine.max_running + 1) * len(drafter.scratch_E)
     yield Row("bytes per 1,000 tokens of the head's keys and values, over the arithmetic",
               round(drafter.kv.nbytes / tokens / head_bytes, 6), "1",
               drafter.kv.nbytes == tokens * head_bytes)  # fmt: skip

@@ -22,8 +22,8 @@ from tests.doubles.loopback import Loopback
 
 @dataclass
 class Fault:
-    """What the next `times` requests get whose method, path and body match. what: a status that is answered instead of doing
-    it; "lost": it is done, and 503 answered; "half": the body breaks off in the middle, the connection with it.
+    """What the next `times` requests get whose method, path and body match. what: a status that is answered instead of
+    doing it; "lost": it is done, and 503 answered; "half": the body breaks off in the middle, the connection with it.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""What drafters with a trained head have in common: their description, and their memory."""
+"""The description and the memory of drafters with a trained head, for every kind of head."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
