@@ -24,6 +24,7 @@ def main() -> None:
         try:
             return find_pre_tokenizer(model, tokenizer)
         except NotImplementedError:  # compare_peers.py sends token ids, so the type does not matter there
+            print("warning: unknown tokenizer; llama.cpp may split text into other tokens", file=sys.stderr)
             return "default"
 
     TextModel.get_vocab_base_pre = find_or_default

@@ -22,15 +22,22 @@ from tests.doubles.loopback import Loopback
 
 @dataclass
 class Fault:
-    """What the next `times` requests get whose method, path and body match. what: a status that is answered instead of
-    doing it; "lost": it is done, and 503 answered; "half": the body breaks off in the middle, the connection with it.
+    """Describes how the store answers the next requests that match.
+
+    Attributes:
+        method: The method of a matching request.
+        path: A pattern that its path contains.
+        what: A status: the request is not done, and this status is answered. "lost": it is done, and 503 is answered.
+            "half": the body of the answer and the connection end in the middle.
+        times: The number of requests that are answered so.
+        body: A pattern that the body of a matching request contains.
     """
 
     method: str
-    path: str  # a pattern to be found in it
+    path: str
     what: int | str
     times: int = 1
-    body: bytes = b""  # a pattern to be found in it
+    body: bytes = b""
 
 
 @dataclass

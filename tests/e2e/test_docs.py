@@ -19,11 +19,10 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.small import write_prompts
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from tests.tiny import tiny_target
 
 from eyas import cli
 from eyas.base.config import to_toml
-from eyas.model.target_dir import EMBEDDED, resolve_target
 from eyas.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -232,28 +231,12 @@ def prepare_first_hour(place: Path) -> None:
     assert all(isinstance(json.loads(line)["prompt"], str) for line in examples)
     prompts = write_prompts(place / "my-prompts.jsonl")
     prompts.write_text("\n".join([*examples, prompts.read_text()]))
-    write_model(place / "my-model")
+    tiny_target(place / "my-model")  # in the place of the model that README downloads
     recipe = place / "my.toml"
     recipe.write_text(block_of("README.md", "toml"), encoding="utf-8")
     assert load_recipe(recipe, {}).prompts.license == "MIT"
     own = QUICK | {"prompts": {}, "train": {"epochs": 1}}
     recipe.write_text(to_toml(load_recipe(recipe, own)), encoding="utf-8")
-
-
-def write_model(directory: Path) -> None:
-    """Writes a tiny target with random weights, in the place of the published one that README downloads."""
-    tokenizer = AutoTokenizer.from_pretrained(resolve_target(EMBEDDED))
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=8,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
 
 
 @pytest.mark.parametrize("page", PAGES)

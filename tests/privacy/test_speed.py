@@ -8,7 +8,7 @@ import pytest
 from tests.privacy.detection import make_filter
 
 LENGTH = 10_000
-MAX_S = 2.0  # for 10,000 characters; 0.1 s or less where this was measured, 0.4 s beside three other programs
+MAX_S = 0.4  # for 10,000 characters; 0.1 s or less where this was measured
 PIECES = [
     "a.", "a@", "1 ", "A ", "-", "a", "1", "1.", "1-", "a@a.", "é", "\n", "O'", "d'A", "::", "日本語 ",
     "password=", "password: ", "password ", "token ", "key a1 ", "eyJ", "eyJaaaaaaaa.", "sk-", "aws key ", "x://a:",
@@ -41,7 +41,8 @@ def seconds(text, language="en"):
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_no_text_takes_long(piece):
-    assert seconds(piece * (LENGTH // len(piece))) < MAX_S
+    text = piece * (LENGTH // len(piece))
+    assert any(seconds(text) < MAX_S for _ in range(3)), "other programs slow single calls"
 
 
 def test_noise_takes_no_longer():

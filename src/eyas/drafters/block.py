@@ -70,7 +70,7 @@ class BlockDrafter(HeadDrafter[BlockHead]):
     """The head with its memory. A scratch area holds one block."""
 
     def grown_shape(self, shape: TreeShape) -> TreeShape:
-        """Returns the shape of `exact_shape`."""
+        """Returns `exact_shape` of the shape."""
         return exact_shape(shape)
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:

@@ -37,7 +37,7 @@ class Eagle3Spec(HeadSpec):
 
     @property
     def scratch_rows(self) -> int:
-        """The number of nodes of the largest tree that have children."""
+        """The number of nodes that the largest tree expands."""
         return max(shape.top_k * max(shape.depth - 1, 1) for shape in self.shapes)
 
     def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> "Eagle3Drafter":
@@ -53,7 +53,7 @@ class Eagle3Drafter(HeadDrafter[Head]):
     ) -> None:
         """Allocates the memory."""
         super().__init__(spec, target, pool, future_map, prepare)
-        config = spec.head.config
+        config, self.vocab = spec.head.config, spec.vocab
         self.state = future_map.new_head_state(config.hidden_size, config.draft_vocab_size, spec.head.norm.weight)
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:

@@ -75,7 +75,7 @@ class HeadSpec(ABC):
     @property
     @abstractmethod
     def scratch_rows(self) -> int:
-        """The number of rows that a draft needs in memory, for each request."""
+        """The number of rows of KV memory that a draft needs for each request, besides those of the text."""
 
     @abstractmethod
     def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> Drafter:
@@ -83,7 +83,13 @@ class HeadSpec(ABC):
 
 
 class HeadDrafter(Generic[HeadT]):
-    """A head and its own KV memory, which has as many slots as the target's, then a scratch area per request slot."""
+    """A head and its own KV memory, which has as many slots as the target's, then a scratch area per request slot.
+
+    Attributes:
+        kv: The keys and values of every layer of the head, [layers, 2, rows, heads, head size].
+        scratch_E: The numbers 0, 1, ... of the rows of a scratch area.
+        growers: The TreeGrower of each shape.
+    """
 
     needs_features = True
 
@@ -93,7 +99,7 @@ class HeadDrafter(Generic[HeadT]):
         """Allocates the memory."""
         config, weight = spec.head.config, spec.head.norm.weight
         self.head = cast(HeadT, spec.head)
-        self.vocab, self.acceptance_prior = spec.vocab, spec.acceptance_prior
+        self.acceptance_prior = spec.acceptance_prior
         self.target, self.pool, self.future_map, self._prepare = target, pool, future_map, prepare
         self.scratch_E = torch.arange(spec.scratch_rows, device=weight.device)
         num_rows = pool.num_slots + 1 + len(pool.req_to_token_RC) * spec.scratch_rows
@@ -107,11 +113,11 @@ class HeadDrafter(Generic[HeadT]):
         return PackedAttention(self._prepare(self.kv, self.pool.req_to_token_RC, metadata))
 
     def grower(self, shape: TreeShape) -> TreeGrower:
-        """Returns what grows trees of this shape."""
+        """Returns the TreeGrower of a shape. Makes it if the spec did not name the shape."""
         if shape not in self.growers:
             self.growers[shape] = TreeGrower(self.grown_shape(shape), self.kv.device)
         return self.growers[shape]
 
     def grown_shape(self, shape: TreeShape) -> TreeShape:
-        """Returns the shape with which a tree of this shape is grown."""
+        """Returns the shape that the TreeGrower of `shape` gets."""
         return shape

@@ -216,7 +216,7 @@ def _capture_shards(
     stored: dict[int, Future[ShardRecord]] = {}
     with ThreadPoolExecutor(MAX_STORING) as pool:
         for task, rows in _capture_rows(config, [task for task in tasks if task.number not in records], target, bar):
-            for future in list(stored.values())[: len(stored) + 1 - MAX_STORING]:  # so memory is bounded
+            for future in list(stored.values())[: len(stored) + 1 - MAX_STORING]:  # bounds the memory
                 future.result()
             stored[task.number] = pool.submit(store.publish_shard, directory, task.number, task.infos, rows, task.plan)
     return records | {number: future.result() for number, future in stored.items()}

@@ -90,7 +90,14 @@ def extract_features(
 def _read_batch(
     number: int, batch: Sequence[tuple[int, int, Tensor]], out: TargetOutput, streams: Sequence[torch.cuda.Stream]
 ) -> Iterator[ExtractedFeatures]:
-    """Yields the features of a launched batch: index, length and teacher positions of its texts. Waits for nothing."""
+    """Yields the features of a launched batch, without waiting for a device.
+
+    Args:
+        number: The number of the batch.
+        batch: For each text, its index in the group, its number of tokens and its teacher positions.
+        out: The output of the target.
+        streams: The streams on which CUDA devices compute the output.
+    """
     for stream in streams:
         torch.cuda.current_stream(stream.device).wait_stream(stream)
     assert out.aux_BTL is not None

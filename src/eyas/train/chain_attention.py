@@ -65,7 +65,7 @@ def chain_attention(
     """Returns out_NQH, the attention output of every chain at one unrolled step.
 
     Args:
-        texts: The texts of the batch.
+        texts: The texts of the batch, and the rows at which their chains start.
         q_NQH: The queries of the chains.
         prefix_kv: Keys and values of step 0, [G, P, H] each.
         unrolled_kv: Keys and values of the chains at step 1, 2, ... up to the current step, [G, Q, H] each.

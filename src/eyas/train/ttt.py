@@ -180,7 +180,7 @@ class UnrolledAttention:
         kv, texts = (k_BGTH[0], v_BGTH[0]), (self._packed.texts, self._packed.chains_Q)
         if self._prefix_kv is None:
             self._prefix_kv = kv
-            out_NQH = chain_attention(texts, q_BNTH[0][:, texts[1]], kv, [], params.scale)
-            return torch.zeros_like(q_BNTH).index_copy(2, texts[1], out_NQH[None])
+            out_NQH = chain_attention(texts, q_BNTH[0][:, self._packed.chains_Q], kv, [], params.scale)
+            return torch.zeros_like(q_BNTH).index_copy(2, self._packed.chains_Q, out_NQH[None])
         self._unrolled_kv.append(kv)
         return chain_attention(texts, q_BNTH[0], self._prefix_kv, self._unrolled_kv, params.scale)[None]
