@@ -6,6 +6,9 @@ the head, given its parent. Two runs of greedy requests give the counts, for eac
     a fixed tree       ECE and Brier score of the probabilities of graded nodes, by depth; and the tokens of a round
                        that the probabilities of all nodes of its tree promise
     the budget auto    the tokens of a round that the budget expected, against those that it brought
+    copies             ECE and Brier score of the nodes of a tree into which copies of earlier text were merged, on the
+                       scale that head and copies share (`tree.node_scale`). The scale learns from the first half of the
+                       prompts, the other half is measured. Beside it: the same with the head's own probabilities
 
 ECE is the expected calibration error with bins of equal width. The gain of the Brier score is 1 minus its ratio to that
 of the base rate, which is the share of right nodes of the depth.
@@ -13,8 +16,10 @@ of the base rate, which is the share of right nodes of the depth.
 B requests, M tree nodes, X graded nodes.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from unittest import mock
 
 import torch
@@ -27,10 +32,13 @@ from eyas.bench.engine_request_loops import run_closed_loop
 from eyas.bench.workload import Prompt
 from eyas.drafters.head_spec import HeadSpec
 from eyas.engine import model_runner
+from eyas.engine.engine import Engine
 from eyas.model.target import Target
 from eyas.speculation.arms import default_arms
-from eyas.speculation.batch_load import RoundReport
+from eyas.speculation.batch_load import BatchLoad, FixedArm, RoundReport, SpeculationDecision
 from eyas.speculation.budget import Budget
+from eyas.speculation.copy_index import CopyFinder
+from eyas.tree.node_scale import IDENTITY_N, NodeScale
 from eyas.tree.tree import Tree
 from eyas.tree.verify import AcceptedPath, verify
 
@@ -138,6 +146,52 @@ def budget_bias(target: Target, spec: HeadSpec, prompts: Sequence[Prompt]) -> fl
     watched = engine.policies[0] = WatchedAcceptance(budget)
     run_closed_loop(engine, prompts, MAX_TOKENS)
     return watched.expected / watched.brought - 1
+
+
+class CopiesBeside(FixedArm):
+    """Verifies copies beside the fixed tree in each round in which a request has one."""
+
+    def decide(self, load: BatchLoad) -> SpeculationDecision:
+        """Returns the decision to run the fixed arm for all requests."""
+        decision = super().decide(load)
+        return replace(decision, copies="beside", predicted_s=1.0) if any(load.copies) else decision
+
+
+def grade_merged(target: Target, spec: HeadSpec, prompts: Sequence[Prompt], learns: bool) -> GradedNodes:
+    """Answers the prompts with copies beside a fixed tree. Returns the graded nodes of the second half of the prompts.
+
+    Args:
+        target: The target.
+        spec: The head.
+        prompts: The prompts.
+        learns: False to keep the head's own probabilities.
+    """
+    arm = next(arm for arm in default_arms(spec.head.config.max_depth) if arm.name == ARM)
+    context, nodes = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS, GradedNodes()
+    engine = Engine(target, [replace(spec, shape=arm.shape)], STREAMS, context, copies=CopyFinder(0))
+    engine.policies[0] = CopiesBeside(arm)
+    with contextlib.ExitStack() as stack:
+        if not learns:
+            stack.enter_context(mock.patch.object(NodeScale, "learn"))
+        run_closed_loop(engine, prompts[::2], MAX_TOKENS)
+        with nodes.watch():
+            run_closed_loop(engine, prompts[1::2], MAX_TOKENS)
+    return nodes
+
+
+def measure_scale(
+    target: Target, specs: Mapping[Kind, HeadSpec], prompts: Sequence[Prompt], where: str
+) -> Iterator[Row]:
+    """Yields the rows of merged trees: with the head's own probabilities, and on the common scale."""
+    for kind, spec in specs.items():
+        for learns in (False, True):
+            raw = replace(spec, node_prior_N=spec.node_prior_N if learns else IDENTITY_N)
+            nodes = grade_merged(target, raw, prompts, learns)
+            told = f"{where}, {NAMES[kind]} head, {ARM} and copies, {'one scale' if learns else 'uncalibrated'}"
+            rows = list(_depth_rows(nodes.by_depth(), told))
+            yield from rows if learns else [replace(row, target="told", ok=True) for row in rows]
+            name = f"{told}: tokens per round that the probabilities promise, over accepted ones, minus 1"
+            yield Row(name, round(nodes.promised / nodes.accepted - 1, 4), "told", True)
 
 
 def measure_calibration(

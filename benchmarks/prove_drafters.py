@@ -19,6 +19,7 @@ last run. WORK keeps run, heads and small model, so that a later call with the s
     lengths       acceptance length of both heads on held-out answers                            float32
     speed         tokens per second of all arms of both heads at one stream                      bfloat16 *
     calibration   probabilities of nodes, and the budget's expected tokens of a round            bfloat16 *
+    scale         probabilities of nodes of head and copies on their common scale                bfloat16 *
     host          share of the time outside forwards at 8 streams                                bfloat16 *
     copies        copies of earlier text beside the EAGLE-3 head; with --data also on edits      bfloat16 *
     context       acceptance beyond the length of training; with --short-head                    bfloat16 *
@@ -40,7 +41,7 @@ from pathlib import Path
 
 import torch
 from compare_drafters import make_small_model
-from drafter_calibration import measure_calibration
+from drafter_calibration import measure_calibration, measure_scale
 from drafter_copies import measure_context, measure_copies
 from drafter_deepspec import measure_deepspec
 from drafter_heads import KINDS, NAMES, Kind, RunData, measure_lengths, train_heads
@@ -60,7 +61,7 @@ from eyas.recipe import Run, load_recipe
 
 RECIPE = Path(__file__).resolve().parents[1] / "recipes" / "tiny.toml"
 PROMPT_LIMIT, PER_FAMILY, PER_FILE = 1200, 40, 100
-PAIR_PARTS = ("words", "lengths", "speed", "calibration", "host", "copies", "context", "deepspec")
+PAIR_PARTS = ("words", "lengths", "speed", "calibration", "scale", "host", "copies", "context", "deepspec")
 PARTS = (*PAIR_PARTS, "sampling")
 WORD_PROMPTS, WORD_TOKENS = 200, 48
 DEEPSPEC_PROMPTS = 40
@@ -69,7 +70,6 @@ HELD_OUT, CALIBRATION_PROMPTS, OWN_PROMPTS = 96, 60, 24
 NOT_BUILT = (
     ("copies, tool loops that the real-text target was taught, tokens per second", "at least 1.3"),
     ("copies of a tenant's other outputs (warm) in an engine, tokens per second over the head alone", "told"),
-    ("calibrated scale: ECE of node probabilities of all sources", "at most 0.03"),
 )
 
 
@@ -154,6 +154,9 @@ def list_parts(pair: Pair, parsed: argparse.Namespace) -> dict[str, Callable[[],
         "speed": lambda: speed(pair),
         "calibration": lambda: measure_calibration(
             pair.speed_bench.target, pair.speed_bench.specs, pair.mixed[:CALIBRATION_PROMPTS], pair.where
+        ),
+        "scale": lambda: measure_scale(
+            pair.speed_bench.target, pair.speed_bench.specs, pair.mixed[: 2 * CALIBRATION_PROMPTS], pair.where
         ),
         "host": lambda: measure_host_time(pair.speed_bench, pair.mixed, pair.where),
         "copies": lambda: measure_copies(

@@ -124,7 +124,9 @@ def vllm(setup: Setup) -> list[Server]:
     python = setup.python("vllm")
     environment = {"VLLM_NO_USAGE_STATS": "1", "LD_PRELOAD": str(python.parent.parent / "lib" / "libiomp5.so")}
     environment["VLLM_CPU_KVCACHE_SPACE"] = "2"  # its default reserves most of the memory
-    words = [python.parent / "vllm", "serve", setup.target, "--dtype", "bfloat16", "--generation-config", "vllm"]
+    # The command `vllm` asks for the version of a package of that name, which the package `vllm-cpu` is not.
+    words = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", setup.target]
+    words += ["--dtype", "bfloat16", "--generation-config", "vllm"]
     head = {"method": "eagle3", "model": str(setup.head), "num_speculative_tokens": setup.options.chain}
     return [
         Server("vllm serve", words, environment),

@@ -33,8 +33,8 @@ from torch import Tensor
 
 from eyas.engine.device_stream import WorkEvent, WorkResult
 from eyas.engine.engine import Engine
-from eyas.engine.model_runner import PhaseTimes, PrefillChunk, PrefillOutput, RoundBatch, RoundOutput
 from eyas.engine.request import Request, StopCriteria
+from eyas.engine.runner_data import PhaseTimes, PrefillChunk, PrefillOutput, RoundBatch, RoundOutput
 from eyas.engine.sampler import Sampler
 from eyas.model.target import Target
 from eyas.speculation.arms import default_arms

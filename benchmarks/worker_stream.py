@@ -6,7 +6,7 @@ from functools import cache
 from typing import TypeVar
 
 from eyas.engine.device_stream import DeviceStream, InlineStream, WorkEvent, WorkResult
-from eyas.engine.model_runner import RoundOutput
+from eyas.engine.runner_data import RoundOutput
 
 Out = TypeVar("Out")
 

@@ -20,7 +20,7 @@ from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.cuda_graphs import RoundGraphs
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, overlap_loop
-from eyas.engine.model_runner import RoundBatch, RoundOutput
+from eyas.engine.runner_data import RoundBatch, RoundOutput
 from eyas.kernels.paged_attention import prepare_dense
 from eyas.speculation.arms import Arm, default_arms
 from eyas.tree.sampling import SamplingParams

@@ -20,8 +20,8 @@ from tests.engine.small import (
 
 from eyas.engine import scheduler as scheduler_module
 from eyas.engine.engine import Engine
-from eyas.engine.model_runner import RoundBatch, RoundOutput
 from eyas.engine.request import RequestOutput, Speculation
+from eyas.engine.runner_data import RoundBatch, RoundOutput
 from eyas.engine.scheduler import PrefillWork, RoundWork
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape, chain_shape

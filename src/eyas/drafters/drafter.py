@@ -22,6 +22,7 @@ from eyas.memory.kv_pool import KVPool
 from eyas.model.head import DraftHead
 from eyas.model.target import Target
 from eyas.speculation.acceptance_model import AcceptancePrior
+from eyas.tree.node_scale import NodeScale
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
 
@@ -59,6 +60,11 @@ class Drafter(Protocol):
     @property
     def acceptance_prior(self) -> AcceptancePrior:
         """The acceptance on held-out answers. It is empty if none was measured."""
+        ...
+
+    @property
+    def node_scale(self) -> NodeScale | None:
+        """The scale of the probabilities of its nodes; None if its trees have none."""
         ...
 
     @property

@@ -1,10 +1,11 @@
 """The description and the memory of drafters with a trained head, for every kind of head."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Generic, Self, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, Generic, Self, TypeVar, cast
 
 import torch
+from numpy.typing import NDArray
 
 from eyas.drafters.drafter import Drafter
 from eyas.formats.head_dir import StoredHead
@@ -18,6 +19,7 @@ from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.speculation.acceptance_model import DEFAULT_PRIOR, AcceptancePrior
 from eyas.speculation.arms import Arm
+from eyas.tree.node_scale import IDENTITY_N, NodeScale, read_prior
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import TreeGrower
 
@@ -34,6 +36,7 @@ class HeadSpec(ABC):
         shape: The shape of the trees of all rounds for which no policy chooses an arm.
         arms: The arms that a policy may choose. Memory is allocated for the largest.
         acceptance_prior: The acceptance on held-out answers.
+        node_prior_N: The shares of accepted nodes on held-out answers (`NodeScale`).
     """
 
     head: DraftHead
@@ -41,6 +44,7 @@ class HeadSpec(ABC):
     shape: TreeShape
     arms: tuple[Arm, ...] = ()
     acceptance_prior: AcceptancePrior = DEFAULT_PRIOR
+    node_prior_N: NDArray[Any] = field(default_factory=lambda: IDENTITY_N, compare=False)
 
     @classmethod
     def on(cls, device: torch.device, stored: StoredHead, shape: TreeShape) -> Self:
@@ -56,10 +60,11 @@ class HeadSpec(ABC):
                 that the head can draft.
         """
         head, prior = stored.head.to(device), AcceptancePrior.from_json(stored.acceptance)
+        node_prior_N = read_prior(stored.acceptance)
         head.limit_attention(stored.metadata.trained_context)
         pack_head(head)
         shape = shape.limit_depth(stored.config.max_depth)
-        return cls(head, stored.vocab.to(device), shape, acceptance_prior=prior)
+        return cls(head, stored.vocab.to(device), shape, acceptance_prior=prior, node_prior_N=node_prior_N)
 
     @property
     def shapes(self) -> tuple[TreeShape, ...]:
@@ -89,6 +94,7 @@ class HeadDrafter(Generic[HeadT]):
         kv: The keys and values of every layer of the head, [layers, 2, rows, heads, head size].
         scratch_E: The numbers 0, 1, ... of the rows of a scratch area.
         growers: The TreeGrower of each shape.
+        node_scale: The scale of the head's node probabilities.
     """
 
     needs_features = True
@@ -100,6 +106,7 @@ class HeadDrafter(Generic[HeadT]):
         config, weight = spec.head.config, spec.head.norm.weight
         self.head = cast(HeadT, spec.head)
         self.acceptance_prior = spec.acceptance_prior
+        self.node_scale = NodeScale(spec.node_prior_N, weight.device)
         self.target, self.pool, self.future_map, self._prepare = target, pool, future_map, prepare
         self.scratch_E = torch.arange(spec.scratch_rows, device=weight.device)
         num_rows = pool.num_slots + 1 + len(pool.req_to_token_RC) * spec.scratch_rows

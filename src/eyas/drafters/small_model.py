@@ -63,6 +63,7 @@ class SmallModelDrafter:
 
     head = None
     acceptance_prior = DEFAULT_PRIOR
+    node_scale = None  # all its nodes have score 0
     needs_features = False
 
     def __init__(self, model: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> None:

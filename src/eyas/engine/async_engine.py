@@ -20,6 +20,7 @@ from eyas.engine.loops import RequestSource, overlap_loop
 from eyas.engine.request import Request, RequestOutput
 from eyas.speculation.budget import Budget
 from eyas.speculation.speedup import SpeedupEstimate
+from eyas.tree.node_scale import ScaleError
 
 IDLE_S = 3600.0
 
@@ -90,6 +91,7 @@ class EngineStats:
         speedup: The estimated speedup over plain decoding; None until it is known, or without a budget.
         canary: The state of the canary experiment; None without a canary head.
         forecast: The ratios of the budget's `ForecastCheck`; empty until they are known, or without a budget.
+        scale_errors: The errors of the predicted acceptance of draft tokens, by source, as far as they are known.
     """
 
     running: int
@@ -100,6 +102,7 @@ class EngineStats:
     speedup: SpeedupEstimate | None
     canary: CanaryStatus | None
     forecast: dict[str, float] = field(default_factory=dict)
+    scale_errors: dict[str, ScaleError] = field(default_factory=dict)
 
 
 class RequestInbox:
@@ -271,6 +274,7 @@ class AsyncEngine:
             counters=engine.counters.copy(),
             speedup=policy.speedup() if isinstance(policy, Budget) else None,
             forecast=policy.forecast_check.ratios() if isinstance(policy, Budget) else {},
+            scale_errors=engine.scale_errors(CANARY if is_promoted else MAIN),
             canary=None if self.canary is None else self.canary.status(),
         )
 

@@ -20,6 +20,7 @@ from eyas.memory.future_map import FutureMap
 from eyas.speculation.copy_index import MAX_COPY, Copy
 from eyas.staging import Staging
 from eyas.tree.merge import merge_chain
+from eyas.tree.node_scale import NodeScale, calibrate
 from eyas.tree.tree import Tree
 
 
@@ -50,7 +51,13 @@ class CopyRows:
         return 0 if copy is None else min(len(copy.tokens), MAX_COPY)
 
     def merge_into(
-        self, tree: Tree, staging: Staging, future_map: FutureMap, req_slots_B: Tensor, lengths_B: Tensor
+        self,
+        tree: Tree,
+        staging: Staging,
+        future_map: FutureMap,
+        req_slots_B: Tensor,
+        lengths_B: Tensor,
+        scale: NodeScale | None,
     ) -> Tree:
         """Returns the trees with the copies merged in.
 
@@ -60,6 +67,7 @@ class CopyRows:
             future_map: the texts of the requests on the device.
             req_slots_B: the request slots.
             lengths_B: the numbers of committed tokens.
+            scale: the scale of the head's nodes; None to take their scores as they are.
         """
         shape = len(self.copies), MAX_COPY + self.num_unread
         tokens_BX, log_probs_BX, counts_B2 = np.zeros(shape, np.int64), np.zeros(shape, np.float32), [[0, 0]] * shape[0]
@@ -69,7 +77,12 @@ class CopyRows:
                 counts_B2[request] = [count, copy.begin]
                 tokens_BX[request, :count] = copy.tokens
                 log_probs_BX[request, :count] = np.log(copy.probabilities)
-        tokens_BX, log_probs_BX, counts_B2 = staging.copy(tokens_BX, log_probs_BX, np.array(counts_B2))
+        scales = () if scale is None else (np.log(scale.shares_DN).astype(np.float32),)
+        tokens_BX, log_probs_BX, counts_B2, *scales = staging.copy(
+            tokens_BX, log_probs_BX, np.array(counts_B2), *scales
+        )
+        for log_shares_DN in scales:
+            tree = calibrate(tree, log_shares_DN)
         counts_B, begins_B = counts_B2.unbind(1)
         first_B1 = (lengths_B + 1 - begins_B)[:, None]
         columns_BK = first_B1 + torch.arange(MAX_COPY, device=first_B1.device)

@@ -15,7 +15,7 @@ from eyas.drafters.drafter import Drafter
 from eyas.engine.copy_rows import CopyRows
 from eyas.engine.cuda_graphs import RoundGraphs
 from eyas.engine.engine import Engine
-from eyas.engine.model_runner import RoundBatch
+from eyas.engine.runner_data import RoundBatch
 from eyas.kernels.cpu_linear import count_threads, is_packed
 from eyas.model.head import DraftHead
 from eyas.speculation.acceptance_model import DEFAULT_PRIOR, AcceptanceModel, AcceptancePrior

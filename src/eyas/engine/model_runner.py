@@ -13,15 +13,15 @@ The host never waits for a value of the device within a round: tensor shapes dep
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, compress
 
 import torch
 from torch import Tensor
 
 from eyas.drafters.drafter import AcceptedTokens, Drafter
-from eyas.engine.copy_rows import CopyRows
 from eyas.engine.cuda_graphs import CudaGraphRecorder, RoundGraphs
+from eyas.engine.runner_data import PhaseTimes, PrefillChunk, PrefillOutput, RoundBatch, RoundOutput, VerifiedTrees
 from eyas.engine.sampler import Sampler, SamplerBatch
 from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
 from eyas.memory.future_map import FutureMap
@@ -31,117 +31,14 @@ from eyas.model.attention import PackedAttention
 from eyas.model.target import Target, TargetOutput
 from eyas.speculation.acceptance_trace import trace_BC
 from eyas.staging import to_host
+from eyas.tree.node_scale import count_graded
 from eyas.tree.sampling import Logprobs, compute_logprobs
-from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree, forward_rows, rerank
 from eyas.tree.verify import AcceptedPath, has_rejected_child, verify
 
-
-@dataclass(frozen=True)
-class PrefillChunk:
-    """A chunk of prefill: tokens ids[begin:end] of a text.
-
-    Attributes:
-        req_slot: The request slot.
-        ids: All tokens of the text.
-        begin: The first token of the chunk.
-        end: The token after the chunk.
-        is_first: True for the first chunk of a text in this request slot; tokens before `begin` are in memory already.
-        samples_token: True if the last row of the chunk decides the next token. False if a later chunk follows, or if
-            the next token is known: it is in `ids`.
-    """
-
-    req_slot: int
-    ids: Sequence[int]
-    begin: int
-    end: int
-    is_first: bool
-    samples_token: bool
-
-
-@dataclass(frozen=True)
-class RoundBatch:
-    """The requests of one round.
-
-    Attributes:
-        req_slots: The request slots.
-        shape: The shape of the trees; None for plain decoding.
-        nodes: The number of nodes of all trees that the target verifies, roots included.
-        drafts: For each request, True if it drafts. The tree of a request that does not draft is its root.
-        draft_lags: For each request that drafts, the number of committed tokens that the drafter has not read.
-        num_logprobs: The number of alternatives to report for each token; None for no log-probabilities.
-        wants_trees: True to copy the trees to the host.
-        drafter: The index of the drafter.
-        copies: The copies to merge into the trees; None for a round without copies.
-    """
-
-    req_slots: tuple[int, ...]
-    shape: TreeShape | None = None
-    nodes: int = 0
-    drafts: tuple[bool, ...] = ()
-    draft_lags: tuple[int, ...] = ()
-    num_logprobs: int | None = None
-    wants_trees: bool = False
-    drafter: int = 0
-    copies: CopyRows | None = None
-
-    @property
-    def has_branches(self) -> bool:
-        """True if accepted nodes may have other nodes between them."""
-        return self.shape is not None and (self.shape.top_k > 1 or self.copies is not None)
-
-
-@dataclass(frozen=True, eq=False)
-class VerifiedTrees:
-    """The trees of a round and the accepted paths, on the host; see `Tree` and `AcceptedPath`."""
-
-    tokens_BM: Tensor
-    parents_BM: Tensor
-    valid_BM: Tensor
-    nodes_BS: Tensor
-
-
-@dataclass
-class PhaseTimes:
-    """The seconds of the phases of a round, measured on the host.
-
-    On a CPU they are the times of the computation. On CUDA they are the times to queue the kernels, and 0 for a round
-    that runs as a CUDA graph.
-    """
-
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    extend_s: float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class RoundOutput:
-    """The results of a round. Requirement: read the tensors only after the round's event.
-
-    Attributes:
-        read_BC: int64 on the host. Its columns: the tokens of the S path slots; the number of accepted tokens; 1 if the
-            target rejected all children of the last accepted node, else 0; in rounds that drafted trees, `trace_BC`.
-        num_slots: S.
-        times: The seconds of the phases.
-        logprobs: The log-probabilities of the B * S path slots; None if no request wants them.
-        broken_req_slots: The request slots whose output exceeds the limits of its grammar.
-        trees: The verified trees; None unless `RoundBatch.wants_trees` is True.
-    """
-
-    read_BC: Tensor
-    num_slots: int
-    times: PhaseTimes
-    logprobs: Logprobs | None = None
-    broken_req_slots: frozenset[int] = frozenset()
-    trees: VerifiedTrees | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class PrefillOutput:
-    """The next token of each chunk with `samples_token`, in order, and its log-probabilities if requested."""
-
-    tokens: Tensor
-    logprobs: Logprobs | None = None
+# Of the rounds that draft, every GRADE_ROUNDS-th counts its graded nodes; of those with copies or as CUDA graphs, each
+# one. The host gets the counts after LEARN_ROUNDS.
+GRADE_ROUNDS, LEARN_ROUNDS = 8, 64
 
 
 class ModelRunner:
@@ -163,6 +60,7 @@ class ModelRunner:
         self.prepare_attention = prepare
         self.sampler = Sampler(len(pool.req_to_token_RC), target.info.vocab_size, pool.staging)
         self.graphs = RoundGraphs(CudaGraphRecorder()) if pool.kv.device.type == "cuda" else None
+        self._num_drafting = 0  # rounds
 
     @property
     def needs_features(self) -> bool:
@@ -219,22 +117,32 @@ class ModelRunner:
         """Runs one round. Each request gets at least one token."""
         began_s = time.perf_counter()
         if any(batch.drafts):
+            self._num_drafting += 1
             self.drafters[batch.drafter].read(tuple(compress(batch.req_slots, batch.drafts)), batch.draft_lags)
         if self.graphs is None or not self._is_uniform(batch):
             read_s = time.perf_counter() - began_s
-            out = self._round(batch, self.sampler.batch_for(batch.req_slots))
+            grades = batch.copies is not None or self._num_drafting % GRADE_ROUNDS == 0
+            out = self._round(batch, self.sampler.batch_for(batch.req_slots), grades)
             out.times.draft_s += read_s
-            return replace(out, read_BC=to_host(out.read_BC))
+            return replace(out, read_BC=to_host(out.read_BC), node_counts_DN2=self._node_counts(batch))
         rows = self._padded(batch.req_slots)
         recorded = replace(batch, req_slots=(), draft_lags=())  # the part that does not change from round to round
         if batch.shape is not None:
             size = len(rows.req_slots_B)
             recorded = replace(recorded, nodes=size * batch.shape.nodes, drafts=(True,) * size)
         read_BC = self.graphs.run(
-            (batch.shape, batch.drafter), rows, lambda sampler_batch: self._round(recorded, sampler_batch).read_BC
+            (batch.shape, batch.drafter), rows, lambda sampler_batch: self._round(recorded, sampler_batch, True).read_BC
         )
         num_slots = 1 if batch.shape is None else batch.shape.max_accepted
-        return RoundOutput(to_host(read_BC[: len(batch.req_slots)]), num_slots, PhaseTimes())
+        read_BC = to_host(read_BC[: len(batch.req_slots)])
+        return RoundOutput(read_BC, num_slots, PhaseTimes(), node_counts_DN2=self._node_counts(batch))
+
+    def _node_counts(self, batch: RoundBatch) -> Tensor | None:
+        """Returns the counts of graded nodes on the host; None except after every LEARN_ROUNDS-th round that drafts."""
+        if not any(batch.drafts) or self._num_drafting % LEARN_ROUNDS:
+            return None
+        scale = self.drafters[batch.drafter].node_scale
+        return None if scale is None else to_host(scale.counts_DN2)
 
     def is_warm(self, batch: RoundBatch) -> bool:
         """Returns True if a round like this needs no warm-up, such as the capture of a CUDA graph."""
@@ -250,8 +158,14 @@ class ModelRunner:
     def _padded(self, req_slots: tuple[int, ...]) -> SamplerBatch:
         return self.sampler.batch_for(req_slots, RoundGraphs.padded_size(len(req_slots)))
 
-    def _round(self, batch: RoundBatch, rows: SamplerBatch) -> RoundOutput:
-        """Runs the round; results are still on the device. Rows of the last request slot are padding."""
+    def _round(self, batch: RoundBatch, rows: SamplerBatch, grades: bool) -> RoundOutput:
+        """Runs the round; results are still on the device. Rows of the last request slot are padding.
+
+        Args:
+            batch: the requests that the host knows.
+            rows: the requests and the padding.
+            grades: True to count the graded nodes for the scale of the drafter.
+        """
         began_s = time.perf_counter()
         req_slots_B = rows.req_slots_B
         if self.graphs is not None:
@@ -261,7 +175,7 @@ class ModelRunner:
         drafting_b = None  # the requests that draft; None: all of them, or none
         if not all(batch.drafts):
             (drafting_b,) = self.staging.copy([b for b, drafts in enumerate(batch.drafts) if drafts])
-        tree, rows_T = self._draft(batch, req_slots_B, lengths_B, roots_B, drafting_b)
+        tree, rows_T, scores_BM = self._draft(batch, req_slots_B, lengths_B, roots_B, drafting_b)
         drafted_s = time.perf_counter()
         own_BE, out = self._verify(tree, rows_T, req_slots_B, lengths_B)
         logits_TW = self.target.logits(out.hidden_BTD[0])
@@ -284,29 +198,33 @@ class ModelRunner:
             self.drafters[batch.drafter].extend(req_slots_B, lengths_B, accepted_B, tokens)
         times = PhaseTimes(drafted_s - began_s, verified_s - drafted_s, time.perf_counter() - verified_s)
         read = [accepted.tokens_BS, accepted.lengths_B[:, None], has_rejected_child(tree, accepted)[:, None]]
-        if any(batch.drafts) and batch.has_branches and batch.copies is None:
-            read.append(self._trace_BC(batch, rows, tree, accepted))
+        if any(batch.drafts):
+            scale, real_tree, num_real = self.drafters[batch.drafter].node_scale, tree, sum(batch.drafts)
+            if self.graphs is not None and all(batch.drafts):
+                real_tree, num_real = self._without_padding(rows, tree)
+            if grades and scale is not None:
+                count_graded(scale.counts_DN2, real_tree, scores_BM, accepted)
+            if batch.has_branches and batch.copies is None:
+                read.append(trace_BC(real_tree, accepted, num_real))
         logprobs = _logprobs_on_host(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
         broken = frozenset(self.sampler.broken_req_slots)
         parts = (tree.tokens_BM, tree.parents_BM, tree.valid_BM, accepted.nodes_BS)
         trees = VerifiedTrees(*map(to_host, parts)) if batch.wants_trees and batch.shape is not None else None
         return RoundOutput(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, logprobs, broken, trees)
 
-    def _trace_BC(self, batch: RoundBatch, rows: SamplerBatch, tree: Tree, accepted: AcceptedPath) -> Tensor:
-        """Returns the acceptance traces. The draft trees of padding rows are left out."""
-        if self.graphs is None or not all(batch.drafts):
-            return trace_BC(tree, accepted, sum(batch.drafts))
+    def _without_padding(self, rows: SamplerBatch, tree: Tree) -> tuple[Tree, Tensor]:
+        """Returns the trees without the nodes of padding rows, and the number of other rows."""
         real_B = rows.req_slots_B < len(self.pool.req_to_token_RC) - 1
         is_root_M = torch.arange(tree.tokens_BM.shape[1], device=real_B.device) == 0
-        real_tree = replace(tree, valid_BM=tree.valid_BM & (real_B[:, None] | is_root_M))
-        return trace_BC(real_tree, accepted, real_B.sum())
+        return replace(tree, valid_BM=tree.valid_BM & (real_B[:, None] | is_root_M)), real_B.sum()
 
     def _draft(
         self, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, drafting_b: Tensor | None
-    ) -> tuple[Tree, Tensor | None]:
-        """Returns the trees and which of their nodes are verified (row by row; None: all of them)."""
+    ) -> tuple[Tree, Tensor | None, Tensor]:
+        """Returns the trees, which of their nodes are verified (row by row; None: all), and the drafter's scores."""
         if batch.shape is None:
-            return Tree.root_only(roots_B), None
+            tree = Tree.root_only(roots_B)
+            return tree, None, tree.scores_BM
         copies = batch.copies
         if copies is not None and copies.is_alone:
             tree = Tree.root_only(roots_B)
@@ -315,9 +233,11 @@ class ModelRunner:
         else:
             some_b = req_slots_B[drafting_b], lengths_B[drafting_b], roots_B[drafting_b]
             tree = Tree.from_subset(roots_B, self.drafters[batch.drafter].draft(*some_b, batch.shape), drafting_b)
+        scores_BM = tree.scores_BM
         if copies is not None:
-            tree = copies.merge_into(tree, self.staging, self.future_map, req_slots_B, lengths_B)
-        return rerank(tree, batch.nodes)
+            scale = None if copies.is_alone else self.drafters[batch.drafter].node_scale
+            tree = copies.merge_into(tree, self.staging, self.future_map, req_slots_B, lengths_B, scale)
+        return *rerank(tree, batch.nodes), scores_BM
 
     def _verify(
         self, tree: Tree, rows_T: Tensor | None, req_slots_B: Tensor, lengths_B: Tensor

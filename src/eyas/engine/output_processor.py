@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eyas.engine.counters import EngineCounters
-from eyas.engine.model_runner import PrefillOutput, RoundOutput, VerifiedTrees
 from eyas.engine.request import DraftTree, FinishReason, RequestOutput, TokenLogprob
 from eyas.engine.request_state import RequestState, RunningRequest
+from eyas.engine.runner_data import PrefillOutput, RoundOutput, VerifiedTrees
 from eyas.engine.scheduler import PrefillWork, RoundWork
 from eyas.speculation.acceptance_trace import trace_from_row
 from eyas.speculation.batch_load import RoundReport

@@ -14,9 +14,9 @@ from itertools import compress
 
 from eyas.engine.copy_rows import CopyRows
 from eyas.engine.counters import EngineCounters
-from eyas.engine.model_runner import PrefillChunk, RoundBatch
 from eyas.engine.request import Request
 from eyas.engine.request_state import RequestState, RoundKind, RunningRequest
+from eyas.engine.runner_data import PrefillChunk, RoundBatch
 from eyas.memory.kv_cache_manager import KVCacheManager
 from eyas.speculation.arms import OFF
 from eyas.speculation.batch_load import BatchLoad, FixedArm, Policy, SpeculationDecision

@@ -36,6 +36,7 @@ from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.speculation.arms import default_arms, largest_arms
 from eyas.tree.acceptance_length import AcceptanceStats, RequestRounds, context_label, summarize
+from eyas.tree.node_scale import NodeScale
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
 
@@ -128,7 +129,9 @@ def run(
     if provenance.is_finished(out_dir, origin):
         return provenance.read_provenance(out_dir)
     report = evaluate(config, stored, (features, training), target, progress)
-    report["arms"] = measure_arms(config, stored, features, target, progress)
+    scale = NodeScale()
+    report["arms"] = measure_arms(config, stored, features, target, progress, scale)
+    report["node_shares"] = scale.shares_N.tolist()
     if isinstance(stored.head, Head):  # other heads draft with the whole vocabulary
         report["draft_vocab"] = measure_vocab_sizes(config.shape, stored, (features, training), target)
     provenance.mark_unfinished(out_dir)
@@ -137,22 +140,24 @@ def run(
 
 
 def measure_arms(
-    config: EvalConfig, stored: StoredHead, features: Features, target: Target, progress: bool
+    config: EvalConfig, stored: StoredHead, features: Features, target: Target, progress: bool, scale: NodeScale
 ) -> dict[str, Any]:
     """Returns the acceptance of the longest chain and of each tree of a server, by the name of the arm.
 
-    The budget of a server starts from it. At most ARM_TEXTS held-out texts are replayed with their stored answers.
+    The budget of a server starts from it, and from `scale`, which is fitted to the nodes of all arms. At most ARM_TEXTS
+    held-out texts are replayed with their stored answers.
     """
     settings = (features, sample_held_out(features, ARM_TEXTS, config.seed), [(stored.head, stored.vocab)], target)
     arms, entries = largest_arms(default_arms(stored.config.max_depth)), {}
     with Progress("eval, arms", len(arms), "arms", enabled=progress) as bar:
         for arm in arms:
             assert arm.shape is not None, "these arms draft"
-            (rounds,) = replay_heads(*settings, arm.shape, config.batch_tokens)
+            (rounds,) = replay_heads(*settings, arm.shape, config.batch_tokens, scale.counts_DN2)
             if rounds:
                 stats = summarize(list(rounds.values()), config.seed)
                 entries[arm.name] = _length_entry(stats) | {"by_depth": stats.by_depth}
             bar.advance(1)
+    scale.learn(scale.counts_DN2.numpy())
     return entries
 
 

@@ -155,6 +155,9 @@ def _engine_values(stats: EngineStats) -> Values:
     if stats.speedup is not None:
         sides = {"now": stats.speedup.value, "low": stats.speedup.low, "high": stats.speedup.high}
         values |= {f"eyas_speedup_{side}": value for side, value in sides.items()}
+    if errors := stats.scale_errors:
+        values["eyas_draft_calibration_error"] = {source: error.ece for source, error in errors.items()}
+        values["eyas_draft_bias"] = {source: error.bias for source, error in errors.items()}
     if stats.forecast:
         values["eyas_forecast_ratio"] = stats.forecast
     return values

@@ -5,8 +5,8 @@
 
 Everything below is done for each batch bucket (batch sizes near one measured size) separately.
 
-Switching. The arm changes when another arm is better by SWITCH_GAIN in SWITCH_ROUNDS rounds in a row. If the head has
-not read the newest tokens, it reads them before it drafts again. This time is divided by PAYBACK_ROUNDS and added to
+Switching. The arm changes when another arm is better by SWITCH_GAIN in SWITCH_ROUNDS rounds in a row; to `off` it
+changes when drafting is no better. If the head has not read the newest tokens, it reads them before it drafts again. This time is divided by PAYBACK_ROUNDS and added to
 the seconds of a round.
 
 Reading prompts. The head must read a new prompt before it drafts. The time for this, divided by the generated tokens,
@@ -271,7 +271,7 @@ class Budget:
         """
         best = max(range(len(rates)), key=rates.__getitem__)
         incumbent = self._incumbents.setdefault(bucket, _Incumbent(best, [0] * len(rates)))
-        gain = SWITCH_GAIN
+        gain = SWITCH_GAIN if best else 0.0  # a draft that gains nothing is not worth its risk
         if best < incumbent.arm:
             # A smaller arm shows nothing about the larger one, so leaving it takes as much gain as it is uncertain.
             uncertainty = forecast.optimistic[incumbent.arm] / forecast.tokens[incumbent.arm] - 1

@@ -150,9 +150,17 @@ def forward_rows(nodes_BS: Tensor, rows_T: Tensor | None, shape: tuple[int, ...]
     return row_of_X[flat_BS]
 
 
+def sum_along_paths(values_BM: Tensor, parents_BM: Tensor, depth: int) -> Tensor:
+    """Returns, for each node, the sum of the values of the node and all its ancestors. The root's value must be 0."""
+    for _ in range(num_squarings(depth)):
+        values_BM = values_BM + values_BM.gather(1, parents_BM)
+        parents_BM = parents_BM.gather(1, parents_BM)
+    return values_BM
+
+
 def num_squarings(depth: int) -> int:
     """Returns how often the 0/1 matrix node -> parent must be squared until it maps every node to all its ancestors."""
-    return (depth - 1).bit_length()
+    return (depth - 1).bit_length() if depth else 0
 
 
 @dataclass(frozen=True, eq=False)

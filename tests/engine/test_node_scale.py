@@ -1,0 +1,46 @@
+"""The engine learns how often the nodes of its head are accepted, and copies compete with them on that scale."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.engine.small import CONTEXT, Spoken, random_draft, tokens
+from tests.engine.test_copies import BESIDE, TREE, build, run
+
+from eyas.engine import model_runner
+from eyas.engine.engine import Engine
+from eyas.engine.loops import RequestList, plain_loop
+from eyas.tree import node_scale
+
+
+@pytest.mark.parametrize("loop", ["plain", "overlap"])
+def test_the_scale_learns_from_rounds_with_copies(llama: Spoken, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_runner, "LEARN_ROUNDS", 2)
+    monkeypatch.setattr(node_scale, "MIN_NODES", 1)
+    engine = build(llama, loop, 2, BESIDE)
+    assert engine.copies is not None
+    for name, answer in llama.answers.items():
+        engine.copies.store("a", f"before {name}", answer)
+    found = run(engine, [replace(request, tenant="a") for request in llama.requests], loop)
+    assert tokens(found) == llama.answers
+    scale = engine.runner.drafters[0].node_scale
+    assert scale is not None
+    graded, accepted = scale.counts_DN2.sum((0, 1)).tolist()
+    assert graded > accepted >= 0
+    assert not np.array_equal(scale.shares_DN, np.tile(node_scale.IDENTITY_N, (node_scale.MAX_DEPTH, 1)))
+    assert engine.scale_errors().keys() == {"head", "copy"}
+
+
+def test_a_head_without_copies_is_graded_too(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each accepted draft token is a graded node. The nodes after the end of an output count, too."""
+    monkeypatch.setattr(model_runner, "GRADE_ROUNDS", 1)
+    engine = Engine(llama.target, [random_draft(llama.target, TREE)], 1, CONTEXT)
+    request = llama.requests[0]
+    (output,) = plain_loop(engine, RequestList([request]))
+    scale = engine.runner.drafters[0].node_scale
+    assert scale is not None
+    graded_D, accepted_D = scale.counts_DN2.sum(1).T.tolist()
+    drafted = [sum(count > depth for count in output.accepted) for depth in range(1, TREE.depth + 1)]
+    assert all(all_ >= own for all_, own in zip(accepted_D, drafted, strict=False))
+    assert sum(accepted_D) - sum(drafted) <= TREE.depth, "only the last round has tokens after the end"
+    assert graded_D[0] == len(output.accepted) * TREE.top_k, "the root is always accepted"
