@@ -140,10 +140,7 @@ class Provenance(StageInputs):
 
 
 def finish_stage(
-    directory: Path | StoragePath,
-    inputs: StageInputs,
-    started_s: float,
-    known_digests: Mapping[str, str] | None = None,
+    directory: Path | StoragePath, inputs: StageInputs, started_s: float, known_digests: Mapping[str, str] | None = None
 ) -> Provenance:
     """Removes temporary files, digests the files and writes provenance.json, which marks the directory as finished.
 

@@ -30,11 +30,7 @@ DEFAULT_SLOTS = 8  # slots for `bench.rates` and `bench.ramp` if `bench.concurre
 
 
 def measure_load(
-    target: Target,
-    draft: HeadSpec,
-    prompts: Mapping[str, Sequence[Prompt]],
-    config: BenchConfig,
-    progress: bool = True,
+    target: Target, draft: HeadSpec, prompts: Mapping[str, Sequence[Prompt]], config: BenchConfig, progress: bool = True
 ) -> LoadResults:
     """Measures every load of the configuration in all arms.
 

@@ -76,11 +76,7 @@ class SingleStreamResults:
 
 
 def measure_tasks(
-    target: Target,
-    draft: HeadSpec,
-    prompts: Mapping[str, Sequence[Prompt]],
-    config: BenchConfig,
-    progress: bool = True,
+    target: Target, draft: HeadSpec, prompts: Mapping[str, Sequence[Prompt]], config: BenchConfig, progress: bool = True
 ) -> SingleStreamResults:
     """Measures acceptance and TPOT by task. Raises InputError for a prompt that is too long for the target."""
     units = interleave_tasks({task: [(task, prompt) for prompt in some] for task, some in prompts.items()})

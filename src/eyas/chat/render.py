@@ -210,10 +210,7 @@ def _ids_after_prompt(prompt_text: str, text: str, tokenizer: PreTrainedTokenize
 
 
 def _count_supervised(
-    ids: list[int],
-    answered: Sequence[Message],
-    tokenizer: PreTrainedTokenizerBase,
-    variables: Mapping[str, Any] | None,
+    ids: list[int], answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any] | None
 ) -> int:
     r"""Returns the number of supervised ids of an answer: all ids up to the end-of-turn token, which is included.
 

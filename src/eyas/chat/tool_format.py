@@ -131,11 +131,7 @@ class ToolFormat:
         return bool(set(self._template(has_calls=False)["fields"]) - TEXT_FIELDS)
 
     def parser(
-        self,
-        tools: Sequence[dict[str, Any]],
-        prompt_ids: Sequence[int],
-        *,
-        has_calls: bool = True,
+        self, tools: Sequence[dict[str, Any]], prompt_ids: Sequence[int], *, has_calls: bool = True
     ) -> ToolCallParser:
         """Returns a parser for one answer.
 

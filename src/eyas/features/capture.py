@@ -41,12 +41,7 @@ from eyas.base.storage import StoragePath
 from eyas.features import extract, store
 from eyas.features.examples import TextRow, assign_splits, load_texts, plan_shards, to_row_info
 from eyas.features.layout import Row, Split
-from eyas.features.quantize import (
-    DESCRIPTIONS,
-    QuantizationError,
-    StoredDtype,
-    measure_quantization_error,
-)
+from eyas.features.quantize import DESCRIPTIONS, QuantizationError, StoredDtype, measure_quantization_error
 from eyas.features.shard import StoredRow
 from eyas.features.store import ShardRecord
 from eyas.model.layer_ids import has_default_layers

@@ -144,7 +144,7 @@ class ResponsesRequest(requests.IgnoredParameters):
     """The body of a request to POST /v1/responses."""
 
     model_config = rules(
-        any_of({"properties": {"tool_choice": {"enum": ["none", "auto", None]}}}, given("tools", chat.SOME)),
+        any_of({"properties": {"tool_choice": {"enum": ["none", "auto", None]}}}, given("tools", chat.SOME))
     )
 
     model: Annotated[str, Field(description="Name of the served model, as in GET /v1/models.")]
