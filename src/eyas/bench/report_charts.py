@@ -11,7 +11,7 @@ from typing import Any
 
 from eyas.base.config import load_toml
 from eyas.bench import report_tables
-from eyas.bench.charts import Bar, BarGroup, Drawing, Fill, Line, draw_bars, draw_lines, draw_panels
+from eyas.bench.charts import Bar, BarGroup, Drawing, Fill, Line, Mark, draw_bars, draw_lines, draw_panels
 from eyas.bench.report_tables import BASELINE, HEAD, Column, Entry, Points, Row, Table, arm_paths, describe_load
 from eyas.bench.results import lookup, read_number
 
@@ -180,10 +180,7 @@ def _draw_load(ident: str, table: Table, x_name: str) -> Drawing:
 
 
 def _bar_chart(
-    ident: str,
-    table: Table | None,
-    describe: Callable[[Row], str] = lambda row: "",
-    mark: tuple[float, str] | None = None,
+    ident: str, table: Table | None, describe: Callable[[Row], str] = lambda row: "", mark: Mark | None = None
 ) -> Chart | None:
     """Draws a group of bars for each row of a table, and a bar for each column that has a fill pattern.
 

@@ -54,12 +54,7 @@ def build_origin(config: TuneConfig, head_dir: Path, features: Features, target:
 
 
 def run(
-    config: TuneConfig,
-    head_dir: Path,
-    features_dir: Path | StoragePath,
-    target: Target,
-    out_dir: Path,
-    progress: bool = True,
+    config: TuneConfig, head_dir: Path, features_dir: Path | StoragePath, target: Target, out_dir: Path, progress: bool
 ) -> Provenance:
     """Writes tune.json. Does nothing if the file of these inputs exists.
 

@@ -294,13 +294,7 @@ def _compile_in_subprocess(job: _CompileJob, directory: Path) -> None:
     command = [sys.executable, "-m", "eyas.kernels.aot_compile", str(spec)]
     try:
         done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
+            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"Compiling took longer than {TIMEOUT_S:.0f} s") from error

@@ -130,16 +130,12 @@ class Api:
         self.async_engine = async_engine
         self.options = options
         self.phase: Phase = "warming"
-        self.parser = RequestParser(target, async_engine.engine.max_context)
-        self.model = ServedModel(options.served_name, target.tokenizer, async_engine.max_draft_tokens)
-        context = async_engine.engine.max_context
-        self.metrics = ServerMetrics(options.served_name, lambda: async_engine.stats(), context, observers)
+        name, context = options.served_name, async_engine.engine.max_context
+        self.parser = RequestParser(target, context)
+        self.model = ServedModel(name, target.tokenizer, async_engine.max_draft_tokens)
+        self.metrics = ServerMetrics(name, lambda: async_engine.stats(), context, observers)
         self.card = responses.ModelCard(
-            id=options.served_name,
-            object="model",
-            created=int(time.time()),
-            owned_by="eyas",
-            max_model_len=self.parser.context,
+            id=name, object="model", created=int(time.time()), owned_by="eyas", max_model_len=context
         )
         self._parser_thread = ThreadPoolExecutor(1, "request-parser")
 
