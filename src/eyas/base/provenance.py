@@ -190,8 +190,7 @@ def read_provenance(directory: Path | StoragePath) -> Provenance:
     try:
         return parse_json(Provenance, file.read_bytes())  # ignores keys that a later version may add
     except ValidationError as error:
-        problem = f"{file} is damaged: {describe_error(error)}"
-        raise InputError(problem, "Remove it and run the stage again") from None
+        raise InputError(f"{file} is damaged: {describe_error(error)}", "Remove it and run the stage again") from None
 
 
 def is_finished(directory: Path | StoragePath, inputs: StageInputs) -> bool:

@@ -167,8 +167,7 @@ def _measure(
     if ngrams is not None:
         for task, references in measure_draft_baselines(stream.pairs, ngrams, config.depth, config.seed).items():
             stream.tasks[task]["references"] = references
-    results = assemble_results(target, draft.head, stream, load, lossless, command)
-    return results | {"bench": _public_config(config)}
+    return assemble_results(target, draft.head, stream, load, lossless, command) | {"bench": _public_config(config)}
 
 
 def check_lossless(

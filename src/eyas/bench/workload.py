@@ -184,8 +184,7 @@ def _load_file(path: str, limit: int | None) -> dict[str, list[ChatPrompt]]:
         if not isinstance(parsed, ParsedRecord) or (limit is not None and count >= limit):
             continue
         first = next(index for index, message in enumerate(parsed.messages) if message.role == "user")
-        prompt = ChatPrompt(record.id, tuple(parsed.messages[: first + 1]))
-        prompts.setdefault(_task(record), []).append(prompt)
+        prompts.setdefault(_task(record), []).append(ChatPrompt(record.id, tuple(parsed.messages[: first + 1])))
         count += 1
     if not prompts:
         raise InputError(f"{path} contains no prompts in a form that `eyas prompts` accepts", "Use another file")

@@ -176,8 +176,7 @@ def _convert_errors(location: str) -> Iterator[None]:
         yield
     except ValueError as error:
         problem = describe_error(error) if isinstance(error, ValidationError) else error
-        fix = "Correct that line, or run the stage that writes it again"
-        raise InputError(f"{location}: {problem}", fix) from None
+        raise InputError(f"{location}: {problem}", "Correct that line, or run the stage that writes it again") from None
 
 
 def read_conversations(path: Path) -> Iterator[Conversation]:

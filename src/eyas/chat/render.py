@@ -91,8 +91,7 @@ def render_prompt(
     Raises:
         InputError: The tokenizer has no chat template, the template rejects the messages, or a variable is reserved.
     """
-    text = render_text(messages, tokenizer, generate=True, tools=tools, variables=variables)
-    return _encode(text, tokenizer)
+    return _encode(render_text(messages, tokenizer, generate=True, tools=tools, variables=variables), tokenizer)
 
 
 def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[RenderedRow]:

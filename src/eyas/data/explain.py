@@ -128,8 +128,7 @@ class RecordExplainer:
                 for index in sorted(rng.sample(range(len(records)), min(inside, len(records)))):
                     begin, record = shard.span.begin, records[index]
                     if file.data.has_byte_spans and not file.digest:  # the lines before it were not counted
-                        place = f"{file.key}, byte {begin}"
-                        record = replace(record, id=f"{file.source_name}@{begin}", location=place)
+                        record = replace(record, id=f"{file.source_name}@{begin}", location=f"{file.key}, byte {begin}")
                     yield source, record
 
     def compare_with_run(self, source: Source) -> list[str]:

@@ -208,5 +208,4 @@ class _EyasHead:
 
 
 def _embed(target: Target, token: int) -> Tensor:
-    ids_1 = torch.tensor([token], device=target.embedding.weight.device)
-    return target.embed(ids_1).to("cpu", torch.float32)
+    return target.embed(torch.tensor([token], device=target.embedding.weight.device)).to("cpu", torch.float32)

@@ -113,8 +113,7 @@ class Target(target_dir.TargetDir):
         hidden_BTD = run_decoder(self.decoder, ids_BT, positions_BT, attend, capture)
         if capture is None:
             return TargetOutput(hidden_BTD, None)
-        last = self.info.num_layers
-        taken = [hidden_BTD if i == last else capture.inputs_BTD[i] for i in self.aux_layer_ids]
+        taken = [hidden_BTD if i == self.info.num_layers else capture.inputs_BTD[i] for i in self.aux_layer_ids]
         return TargetOutput(hidden_BTD, torch.cat([layer_BTD.to(hidden_BTD.device) for layer_BTD in taken], -1))
 
     def logits(self, hidden: Tensor) -> Tensor:

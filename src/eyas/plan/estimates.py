@@ -147,8 +147,7 @@ def measure_rates(run: Run, amounts: Amounts, to_run: Set[str]) -> Rates:
     write = None
     if "respond" in to_run:
         longest = round(amounts.answer_tokens / max(1, amounts.num_answers))
-        served = run.recipe.plan.respond_tps
-        write = _measure_writing(run, longest, generator) if respond.url is None else served
+        write = _measure_writing(run, longest, generator) if respond.url is None else run.recipe.plan.respond_tps
     return Rates(
         read=_measure_reading(run, length, generator) if to_run & reading else None,
         write=write,

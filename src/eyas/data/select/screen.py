@@ -184,8 +184,7 @@ class Screener:
             if each.evalset is not None:
                 each.dropped["evaluation sets"] = CONTAMINATED
         rest = [each for each in records if not each.dropped or every_gate]
-        supported = self._privacy.name_languages
-        texts = [(each.texts, pick_screening_language(each.languages, supported)) for each in rest]
+        texts = [(each.texts, pick_screening_language(each.languages, self._privacy.name_languages)) for each in rest]
         for each, result in zip(rest, self._privacy.clean(texts), strict=True):
             each.privacy = result
             if isinstance(result, DroppedRecord):
@@ -361,8 +360,7 @@ def _screen_with_ray(job: ScreeningJob, numbers: Sequence[int]) -> Iterator[int]
         ray.init(log_to_driver=False)
     try:
         items = ray_data.from_items([{"number": number} for number in numbers], override_num_blocks=len(numbers))
-        size = min(job.config.workers or len(numbers), len(numbers))
-        done = items.map(Worker, concurrency=size)
+        done = items.map(Worker, concurrency=min(job.config.workers or len(numbers), len(numbers)))
         yield from (int(row["count"]) for row in done.iter_rows())
     finally:
         if started_here:
