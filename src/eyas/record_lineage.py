@@ -280,8 +280,7 @@ def _forget_prompt(run: Run, record_id: str, number: int, new_digests: dict[str,
 def _subtract_prompt(counts: dict[str, Any], removed: Conversation) -> None:
     """Subtracts a prompt from the ledger's counts of kept prompts and of values replaced for privacy."""
     counted = PromptLedger()
-    length = sum(len(message.content) for message in removed.messages if message.role == "user")
-    counted.count_kept(length, removed.tags)
+    counted.count_kept(removed)
     counts["kept"] -= 1
     if "gates" in counts:  # an older run has none
         counts["gates"]["forgotten"]["dropped"] += 1

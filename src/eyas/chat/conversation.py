@@ -14,6 +14,7 @@ the answer with the target's chat template. Such a turn also has `"ids": "render
 """
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -134,6 +135,17 @@ class Conversation:
     def to_line(self) -> bytes:
         """Returns the record as one line of JSON in UTF-8, with the line break."""
         return json.dumps(self.to_json(), ensure_ascii=False).encode() + b"\n"
+
+
+def find_user_turns(messages: Sequence[Message]) -> tuple[str, ...]:
+    """Returns the texts of the user's messages."""
+    return tuple(message.content for message in messages if message.role == "user")
+
+
+def digest_messages(messages: Sequence[Message]) -> bytes:
+    """Returns a digest of 8 bytes of the messages. Equal conversations have equal digests."""
+    text = json.dumps([message.to_json() for message in messages]).encode()
+    return hashlib.blake2b(text, digest_size=8).digest()
 
 
 def parse_conversation(line: bytes, location: str) -> Conversation:

@@ -282,8 +282,7 @@ def _prompt_lines(job: ScreeningJob, selection: Selection, ledgers: list[PromptL
     """Yields the lines of prompts.jsonl, and counts their records as kept in the ledgers."""
     for number, (source_index, conversation) in enumerate(read_screened(job)):
         if selection.keep_N[number]:
-            length = sum(len(message.content) for message in conversation.messages if message.role == "user")
-            ledgers[source_index].count_kept(length, conversation.tags)
+            ledgers[source_index].count_kept(conversation)
             yield conversation.to_line()
 
 

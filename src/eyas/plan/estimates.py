@@ -17,7 +17,7 @@ import torch
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import StageInputs, is_finished
-from eyas.chat.conversation import Message, read_conversations
+from eyas.chat.conversation import Message, find_user_turns, read_conversations
 from eyas.chat.render import render_prompt
 from eyas.costs.config import PlanConfig
 from eyas.costs.cost_model import Amounts, Rates
@@ -74,7 +74,7 @@ class SampledPrompt:
     @property
     def turns(self) -> int:
         """The number of answers."""
-        return sum(message.role == "user" for message in self.messages)
+        return len(find_user_turns(self.messages))
 
 
 def configured_amounts(config: PlanConfig) -> Amounts:
