@@ -21,7 +21,7 @@ from eyas.bench.lossless_check import References, compare_with_references, gener
 from eyas.bench.report import write_results
 from eyas.bench.results import RESULTS_FILE, assemble_results, redact_location
 from eyas.bench.single_stream import measure_draft_baselines, measure_tasks
-from eyas.bench.workload import BUILTIN, SYNTHETIC, Prompt, interleave_tasks, load_eval_prompts, load_workload
+from eyas.bench.workload import BUILTIN, SYNTHETIC, Workload, interleave_tasks, load_eval_prompts, load_workload
 from eyas.data.sources.source import HUB
 from eyas.drafters.head_spec import HeadSpec
 from eyas.drafters.heads import draft_with
@@ -142,7 +142,7 @@ def _measure(
     config: BenchConfig,
     head_dir: Path,
     pair: tuple[Target, HeadSpec],
-    prompts: Mapping[str, Sequence[Prompt]],
+    prompts: Workload,
     ngrams: NgramTable | None,
     command: Sequence[str],
     progress: bool,
@@ -171,7 +171,7 @@ def _measure(
 
 
 def check_lossless(
-    config: BenchConfig, head_dir: Path, prompts: Mapping[str, Sequence[Prompt]], target: Target, progress: bool
+    config: BenchConfig, head_dir: Path, prompts: Workload, target: Target, progress: bool
 ) -> dict[str, Any] | None:
     """Runs the lossless check in float32. Returns `lossless` of results.json; None if `lossless_prompts` is 0."""
     if config.lossless_prompts == 0:

@@ -17,7 +17,7 @@ import torch
 from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, compare_prompts
-from eyas.bench.workload import Prompt, interleave_tasks, run_paired
+from eyas.bench.workload import Prompt, Workload, interleave_tasks, run_paired
 from eyas.data.select.quality import is_looping_answer
 from eyas.drafters.head_spec import HeadSpec
 from eyas.engine.counters import EngineCounters
@@ -76,7 +76,7 @@ class SingleStreamResults:
 
 
 def measure_tasks(
-    target: Target, draft: HeadSpec, prompts: Mapping[str, Sequence[Prompt]], config: BenchConfig, progress: bool = True
+    target: Target, draft: HeadSpec, prompts: Workload, config: BenchConfig, progress: bool = True
 ) -> SingleStreamResults:
     """Measures acceptance and TPOT by task. Raises InputError for a prompt that is too long for the target."""
     units = interleave_tasks({task: [(task, prompt) for prompt in some] for task, some in prompts.items()})

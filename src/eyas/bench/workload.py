@@ -48,6 +48,10 @@ class Prompt:
     ids: tuple[int, ...]
 
 
+Workload = Mapping[str, Sequence[Prompt]]
+"""The prompts of each task."""
+
+
 def load_prompts(
     source: str, limit: int | None, synthetic_words: int = SYNTHETIC_WORDS, seed: int = 0
 ) -> dict[str, list[ChatPrompt]]:

@@ -194,8 +194,7 @@ def _check_machine(target: Target, head: Head | None) -> None:
     parts = [target.model] if head is None else [target.model, head]
     for weight in [weight for part in parts for weight in part.parameters()]:
         if weight.device.type != "cpu" or weight.dtype not in TOLERANCE:
-            dtype = str(weight.dtype).removeprefix("torch.")
-            problem = f"Weights of {dtype} on {weight.device.type} cannot be compiled"
+            problem = f"Weights of {_name(weight.dtype)} on {weight.device.type} cannot be compiled"
             raise CompileError(problem, "Use --dtype bfloat16 or float32 on a CPU")
     if shutil.which(cpp_compiler()) is None:
         raise CompileError(f"There is no {cpp_compiler()} on the PATH", "Install g++, or set CXX")
