@@ -14,7 +14,7 @@ import torch
 from eyas.base import provenance
 from eyas.base.errors import InputError
 from eyas.base.provenance import Provenance, StageInputs
-from eyas.base.storage import StoragePath
+from eyas.base.storage import AnyPath, StoragePath
 from eyas.bench.config import BenchConfig
 from eyas.bench.engine_load import measure_load
 from eyas.bench.lossless_check import References, compare_with_references, generate_references, read_references
@@ -49,7 +49,7 @@ class BenchInputs:
 
     head: Path
     evaluation: Path
-    features: Path | StoragePath
+    features: AnyPath
 
 
 def build_origin(config: BenchConfig, inputs: BenchInputs, head_digest: str, target: Target) -> StageInputs:

@@ -119,9 +119,8 @@ def accepted_per_step(points: Points) -> Chart | None:
 
 def round_time(rounds: Entry) -> Chart | None:
     """Draws the time of draft, verify and extend in a round. rounds: the key `rounds` of results.json."""
-    times = {
-        name: value for key, name in TABLES["round_parts"].items() if (value := read_number(rounds, key)) is not None
-    }
+    times = {name: read_number(rounds, key) for key, name in TABLES["round_parts"].items()}
+    times = {name: value for name, value in times.items() if value is not None}
     total = sum(times.values())
     rows = [Row(name, {"ms": value, "share": value / total}) for name, value in times.items() if total > 0]
     time, share = Column("time", [("ms",)], "{:.2f} ms", fill="solid"), Column("share", [("share",)], "{:.0%}")

@@ -25,7 +25,7 @@ from eyas.base.sequences import count_equal
 from eyas.chat.conversation import Message
 from eyas.chat.detokenizer import TextStream
 from eyas.chat.render import TemplateMessage, render_text, turn_suffix
-from eyas.chat.tool_parser import CONTENT, TOOL_CALLS, ParsedCall, Phase, ToolCallParser
+from eyas.chat.tool_parser import CONTENT, TOOL_CALLS, ParsedCall, Phase, ToolCallParser, Tools
 
 FAMILIES = Path(__file__).parent / "tool_families.toml"
 SHORT_ID_LETTERS = string.ascii_letters + string.digits
@@ -130,9 +130,7 @@ class ToolFormat:
         """True if answers may have thoughts that the parser separates."""
         return bool(set(self._template(has_calls=False)["fields"]) - TEXT_FIELDS)
 
-    def parser(
-        self, tools: Sequence[dict[str, Any]], prompt_ids: Sequence[int], *, has_calls: bool = True
-    ) -> ToolCallParser:
+    def parser(self, tools: Tools, prompt_ids: Sequence[int], *, has_calls: bool = True) -> ToolCallParser:
         """Returns a parser for one answer.
 
         Args:

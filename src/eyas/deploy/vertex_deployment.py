@@ -138,9 +138,7 @@ class VertexDeployment:
         return same_model and deployed.display_name == self.wanted["displayName"]
 
     def _require_owned(self, deployed_models: list[Any]) -> None:
-        foreign = [
-            deployed.display_name or deployed.id for deployed in deployed_models if not self._is_version(deployed)
-        ]
+        foreign = [model.display_name or model.id for model in deployed_models if not self._is_version(model)]
         if foreign:
             problem = f"The endpoint {self.launch.name} has the deployed model {foreign[0]}, which is not from eyas"
             raise InputError(problem, "Choose another deploy.name, or undeploy that model yourself")

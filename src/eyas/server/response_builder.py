@@ -276,10 +276,10 @@ class CompletionResponseBuilder(ResponseBuilder):
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> responses.CompletionLogprobs:
         decode = self.model.decoder.decode
         tokens = [decode(entry.token).text for entry in logprobs]
-        offsets = []
+        starts = []
         for token in tokens:
-            offsets.append(self._num_chars.get(index, 0))
-            self._num_chars[index] = offsets[-1] + len(token)
+            starts.append(self._num_chars.get(index, 0))
+            self._num_chars[index] = starts[-1] + len(token)
         # Two tokens may have the same text, partial characters mostly: the likelier one gets the key.
         tops = [
             {
@@ -289,9 +289,7 @@ class CompletionResponseBuilder(ResponseBuilder):
             for entry in logprobs
         ]
         values = [max(entry.logprob, MIN_LOGPROB) for entry in logprobs]
-        return responses.CompletionLogprobs(
-            tokens=tokens, token_logprobs=values, top_logprobs=tops, text_offset=offsets
-        )
+        return responses.CompletionLogprobs(tokens=tokens, token_logprobs=values, top_logprobs=tops, text_offset=starts)
 
 
 def build_metrics(outputs: Sequence[RequestOutput], max_draft_tokens: int) -> ResponseMetrics | None:

@@ -19,7 +19,7 @@ import torch
 
 from eyas.base.errors import InputError, StageError
 from eyas.base.progress import Progress
-from eyas.base.storage import StoragePath
+from eyas.base.storage import AnyPath, StoragePath
 from eyas.evaluation.replay import HeldOutRows
 from eyas.features.reader import Features, prefetch
 from eyas.model.block_head import BlockHead
@@ -118,9 +118,7 @@ class Trainer:
         self.metrics_lines: list[dict[str, Any]] = []
         self.utilization: FlopsUtilization | None = None
 
-    def train(
-        self, checkpoint_dir: StoragePath | Path, origin: str, progress: bool, tracker_dir: Path | None = None
-    ) -> None:
+    def train(self, checkpoint_dir: AnyPath, origin: str, progress: bool, tracker_dir: Path | None = None) -> None:
         """Runs all updates, or the remaining updates if this run has a checkpoint.
 
         At the end, `optimizer.weights` are the chosen weights (`checkpoint_selection`).
