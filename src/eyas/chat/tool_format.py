@@ -38,16 +38,13 @@ ANSWER_START = r"\Z"  # the answer begins at the end of the prompt
 EMPTY_TEMPLATE: dict[str, Any] = {"start_anchor_pattern": ANSWER_START, "fields": {CONTENT: {}}}
 TEXT_FIELDS = {TOOL_CALLS, CONTENT, "silent"}
 EXAMPLE = ParsedCall("look_up", '{"text": "a b", "count": 2}')
+EXAMPLE_PARAMETERS = {"text": {"type": "string"}, "count": {"type": "integer"}}
 EXAMPLE_TOOL = {
     "type": "function",
     "function": {
         "name": EXAMPLE.name,
         "description": "Looks up a text.",
-        "parameters": {
-            "type": "object",
-            "properties": {"text": {"type": "string"}, "count": {"type": "integer"}},
-            "required": ["text"],
-        },
+        "parameters": {"type": "object", "properties": EXAMPLE_PARAMETERS, "required": ["text"]},
     },
 }
 

@@ -140,12 +140,8 @@ class ResponsesBuilder:
 
     def __init__(self, body: ResponsesRequest, chat: ChatResponseBuilder) -> None:
         self._chat = chat
-        self._header = _describe(body) | {
-            "id": f"resp_{chat.call_id}",
-            "object": "response",
-            "created_at": chat.header["created"],
-            "model": chat.header["model"],
-        }
+        self._header = _describe(body) | {"id": f"resp_{chat.call_id}", "object": "response"}
+        self._header |= {"created_at": chat.header["created"], "model": chat.header["model"]}
         self._items: list[Json] = []
         self._is_open = False  # the last item may still grow
         self._reason: str | None = None

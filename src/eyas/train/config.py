@@ -180,10 +180,8 @@ def build_head_config(
     )
     sizes = dataclasses.replace(sizes, **{name: value for name, value in vars(options).items() if value})
     if config.drafter == "block":
-        shared: dict[str, Any] = vars(sizes)
-        sizes = BlockConfig(
-            **shared, num_layers=block.layers, block_size=block.size, markov_rank=block.rank, mask_id=mask_id
-        )
+        shared: dict[str, Any] = vars(sizes) | {"num_layers": block.layers, "block_size": block.size}
+        sizes = BlockConfig(**shared, markov_rank=block.rank, mask_id=mask_id)
     if (problem := sizes.find_problem()) is not None:
         raise InputError(f"No head can be built: {problem}", "Change train.head, or set capture.aux_layer_ids")
     return sizes

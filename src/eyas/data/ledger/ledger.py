@@ -130,6 +130,7 @@ class PromptLedger(_Ledger):
         """Returns the counts as they stand in ledger.json."""
         kinds = sorted({*self.replaced, *self.refused})
         dropped = self.gates | Counter(selection=self.over_limit)
+        lengths = [self.lengths[str(index)] for index in range(len(LENGTH_EDGES))]
         return {
             **{name: count for name, count in vars(self).items() if isinstance(count, int)},
             "shapes": dict(sorted(self.shapes.items())),
@@ -142,10 +143,7 @@ class PromptLedger(_Ledger):
             "contamination": dict(sorted(self.contamination.items())),
             "languages": dict(sorted(self.languages.items())),
             "tasks": dict(sorted(self.tasks.items())),
-            "lengths": {
-                "edges": list(LENGTH_EDGES),
-                "counts": [self.lengths[str(index)] for index in range(len(LENGTH_EDGES))],
-            },
+            "lengths": {"edges": list(LENGTH_EDGES), "counts": lengths},
         }
 
 
