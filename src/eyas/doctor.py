@@ -21,14 +21,13 @@ from eyas.base.storage import StoragePath
 from eyas.features.store import read_manifest
 from eyas.formats.config import is_head_config
 from eyas.formats.fit import check_embedding, check_fit, check_weights
-from eyas.formats.head_dir import StoredHead, digest_head, inspect_head, read_head
+from eyas.formats.head_dir import CONFIG_FILE, StoredHead, digest_head, inspect_head, read_head
 from eyas.kernels.cpu_attention import Unavailable
 from eyas.kernels.dispatch import cpu_kernel
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, read_num_layers, resolve_target
 from eyas.recipe import DIRECTORIES, PARENTS, RECIPE_FILE, SIDE_STAGES, STAGES, Recipe, Run, resolve_head
 
-CONFIG_FILE = "config.json"
 NO_LAYERS = (0,)  # nothing is captured here: layer 0 exists in every target
 KINDS = "Name a run directory, a head directory or a target directory"
 

@@ -379,8 +379,7 @@ def open_run(recipe: str, overrides: Sequence[str], out: str | None, device: str
         device: The device of the target; None for CUDA if there is a GPU, else the CPU.
     """
     loaded = load_recipe(Path(recipe), parse_overrides(overrides))
-    directory = Path("runs") / loaded.name if out is None else Path(out)
-    return Run(loaded, directory, device=device or default_device())
+    return Run(loaded, Path("runs") / loaded.name if out is None else Path(out), device=device or default_device())
 
 
 def _describe_head_start(trained: Provenance | None) -> str:

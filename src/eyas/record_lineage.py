@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import finish_stage, has_provenance, mark_unfinished, read_provenance
-from eyas.base.storage import StoragePath, convert_read_errors, write_atomic, write_json_atomic
+from eyas.base.storage import AnyPath, StoragePath, convert_read_errors, write_atomic, write_json_atomic
 from eyas.chat.conversation import Conversation, read_conversation_dir, read_conversations
 from eyas.data import prompts
 from eyas.data.answers import respond
@@ -280,8 +280,7 @@ def _forget_prompt(run: Run, record_id: str, number: int, new_digests: dict[str,
 def _subtract_prompt(counts: dict[str, Any], removed: Conversation) -> None:
     """Subtracts a prompt from the ledger's counts of kept prompts and of values replaced for privacy."""
     counted = PromptLedger()
-    length = sum(len(message.content) for message in removed.messages if message.role == "user")
-    counted.count_kept(length, removed.tags)
+    counted.count_kept(removed)
     counts["kept"] -= 1
     if "gates" in counts:  # an older run has none
         counts["gates"]["forgotten"]["dropped"] += 1
@@ -340,12 +339,12 @@ def _clear_unfinished_features(directory: StoragePath) -> None:
     directory.join(store.MANIFEST).remove()
 
 
-def _has_new_parent(directory: Path | StoragePath, new_digests: dict[str, str]) -> bool:
+def _has_new_parent(directory: AnyPath, new_digests: dict[str, str]) -> bool:
     return any(digest in new_digests for digest in read_provenance(directory).parents.values())
 
 
 @contextmanager
-def _rewritten(directory: Path | StoragePath, new_digests: dict[str, str]) -> Iterator[dict[str, str]]:
+def _rewritten(directory: AnyPath, new_digests: dict[str, str]) -> Iterator[dict[str, str]]:
     """Removes provenance.json of a directory, lets the `with` body change files, and writes provenance.json again.
 
     Args:

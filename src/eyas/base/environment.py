@@ -22,8 +22,7 @@ def cache_directory() -> Path:
 
     It holds only files that eyas can make again: built operators, compiled forwards, measured costs, downloads.
     """
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "eyas"
+    return Path(os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")) / "eyas"
 
 
 def remove_all_but_newest(directory: Path, pattern: str, count: int) -> None:

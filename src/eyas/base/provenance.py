@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from eyas.base.errors import InputError
 from eyas.base.json_parser import describe_error, parse_json
-from eyas.base.storage import StoragePath, convert_read_errors, remove_temp_files, to_json
+from eyas.base.storage import AnyPath, StoragePath, convert_read_errors, remove_temp_files, to_json
 
 PROVENANCE = "provenance.json"
 # The directories before the last part of an absolute path, at the start of an argument or behind = , [ or a quote.
@@ -46,7 +46,7 @@ def digest_bytes(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def digest_file(path: Path | StoragePath) -> str:
+def digest_file(path: AnyPath) -> str:
     """Returns `sha256:<hex>` of a file, read in parts. Raises InputError if the file cannot be read."""
     with convert_read_errors(path, "Check the path"), StoragePath.of(path).open() as file:
         return f"sha256:{hashlib.file_digest(cast(Any, file), 'sha256').hexdigest()}"
@@ -59,7 +59,7 @@ def digest_json(value: Any) -> str:
 
 
 def digest_files(
-    directory: Path | StoragePath, exclude: Sequence[str] = (), known_digests: Mapping[str, str] | None = None
+    directory: AnyPath, exclude: Sequence[str] = (), known_digests: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Returns the digest of every file below a directory, by relative POSIX name, sorted by name.
 
@@ -140,10 +140,7 @@ class Provenance(StageInputs):
 
 
 def finish_stage(
-    directory: Path | StoragePath,
-    inputs: StageInputs,
-    started_s: float,
-    known_digests: Mapping[str, str] | None = None,
+    directory: AnyPath, inputs: StageInputs, started_s: float, known_digests: Mapping[str, str] | None = None
 ) -> Provenance:
     """Removes temporary files, digests the files and writes provenance.json, which marks the directory as finished.
 
@@ -177,7 +174,7 @@ def describe_command(words: Sequence[str]) -> str:
     return shlex.join([name, *(_DIRECTORY.sub("", argument) for argument in arguments)])
 
 
-def mark_unfinished(directory: Path | StoragePath) -> None:
+def mark_unfinished(directory: AnyPath) -> None:
     """Removes provenance.json. A stage calls it before it changes files, so an interrupted stage is unfinished.
 
     It removes no other file, because another machine may be writing files of the same stage.
@@ -185,7 +182,7 @@ def mark_unfinished(directory: Path | StoragePath) -> None:
     StoragePath.of(directory).join(PROVENANCE).remove()
 
 
-def read_provenance(directory: Path | StoragePath) -> Provenance:
+def read_provenance(directory: AnyPath) -> Provenance:
     """Reads provenance.json of a stage directory. Raises InputError if it is missing or damaged."""
     file = StoragePath.of(directory).join(PROVENANCE)
     if not file.exists():
@@ -193,11 +190,10 @@ def read_provenance(directory: Path | StoragePath) -> Provenance:
     try:
         return parse_json(Provenance, file.read_bytes())  # ignores keys that a later version may add
     except ValidationError as error:
-        problem = f"{file} is damaged: {describe_error(error)}"
-        raise InputError(problem, "Remove it and run the stage again") from None
+        raise InputError(f"{file} is damaged: {describe_error(error)}", "Remove it and run the stage again") from None
 
 
-def is_finished(directory: Path | StoragePath, inputs: StageInputs) -> bool:
+def is_finished(directory: AnyPath, inputs: StageInputs) -> bool:
     """Returns True if provenance.json records exactly these inputs, so that the stage can be skipped.
 
     Returns False if provenance.json is missing or damaged. It does not read the other files; `verify_contents` does.
@@ -208,12 +204,12 @@ def is_finished(directory: Path | StoragePath, inputs: StageInputs) -> bool:
         return False
 
 
-def has_provenance(directory: Path | StoragePath) -> bool:
+def has_provenance(directory: AnyPath) -> bool:
     """Returns True if the directory has a provenance.json, so that its stage is finished."""
     return StoragePath.of(directory).join(PROVENANCE).exists()
 
 
-def require_finished(directory: Path | StoragePath, stage: str) -> Provenance:
+def require_finished(directory: AnyPath, stage: str) -> Provenance:
     """Returns the provenance of a directory. Raises InputError unless this stage has written and finished it."""
     if not has_provenance(directory):
         raise _unfinished(directory, f"Run `eyas {stage}` first")
@@ -223,7 +219,7 @@ def require_finished(directory: Path | StoragePath, stage: str) -> Provenance:
     return provenance
 
 
-def verify_contents(directory: Path | StoragePath) -> Provenance:
+def verify_contents(directory: AnyPath) -> Provenance:
     """Reads all files of a finished directory and compares their digests with provenance.json.
 
     Raises:
@@ -276,7 +272,7 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def _unfinished(directory: Path | StoragePath, fix: str) -> InputError:
+def _unfinished(directory: AnyPath, fix: str) -> InputError:
     exists = StoragePath.of(directory).exists()
     problem = f"{directory} is unfinished: it has no {PROVENANCE}" if exists else f"No directory {directory}"
     return InputError(problem, fix)

@@ -366,6 +366,10 @@ class StoragePath:
             raise InputError(problem, "Check the path") from None
 
 
+AnyPath = Path | StoragePath
+"""A local path, or the path of a local or remote store."""
+
+
 def _read_local(path: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
     with open(path, "rb", buffering=0) as file:
         return [os.pread(file.fileno(), end - start, start) for start, end in spans]

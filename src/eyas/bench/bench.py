@@ -14,14 +14,14 @@ import torch
 from eyas.base import provenance
 from eyas.base.errors import InputError
 from eyas.base.provenance import Provenance, StageInputs
-from eyas.base.storage import StoragePath
+from eyas.base.storage import AnyPath, StoragePath
 from eyas.bench.config import BenchConfig
 from eyas.bench.engine_load import measure_load
 from eyas.bench.lossless_check import References, compare_with_references, generate_references, read_references
 from eyas.bench.report import write_results
 from eyas.bench.results import RESULTS_FILE, assemble_results, redact_location
 from eyas.bench.single_stream import measure_draft_baselines, measure_tasks
-from eyas.bench.workload import BUILTIN, SYNTHETIC, Prompt, interleave_tasks, load_eval_prompts, load_workload
+from eyas.bench.workload import BUILTIN, SYNTHETIC, Workload, interleave_tasks, load_eval_prompts, load_workload
 from eyas.data.sources.source import HUB
 from eyas.drafters.head_spec import HeadSpec
 from eyas.drafters.heads import draft_with
@@ -49,7 +49,7 @@ class BenchInputs:
 
     head: Path
     evaluation: Path
-    features: Path | StoragePath
+    features: AnyPath
 
 
 def build_origin(config: BenchConfig, inputs: BenchInputs, head_digest: str, target: Target) -> StageInputs:
@@ -142,7 +142,7 @@ def _measure(
     config: BenchConfig,
     head_dir: Path,
     pair: tuple[Target, HeadSpec],
-    prompts: Mapping[str, Sequence[Prompt]],
+    prompts: Workload,
     ngrams: NgramTable | None,
     command: Sequence[str],
     progress: bool,
@@ -167,12 +167,11 @@ def _measure(
     if ngrams is not None:
         for task, references in measure_draft_baselines(stream.pairs, ngrams, config.depth, config.seed).items():
             stream.tasks[task]["references"] = references
-    results = assemble_results(target, draft.head, stream, load, lossless, command)
-    return results | {"bench": _public_config(config)}
+    return assemble_results(target, draft.head, stream, load, lossless, command) | {"bench": _public_config(config)}
 
 
 def check_lossless(
-    config: BenchConfig, head_dir: Path, prompts: Mapping[str, Sequence[Prompt]], target: Target, progress: bool
+    config: BenchConfig, head_dir: Path, prompts: Workload, target: Target, progress: bool
 ) -> dict[str, Any] | None:
     """Runs the lossless check in float32. Returns `lossless` of results.json; None if `lossless_prompts` is 0."""
     if config.lossless_prompts == 0:

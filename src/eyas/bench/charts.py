@@ -20,7 +20,8 @@ from markupsafe import Markup
 WIDTH = 360
 Fill = Literal["solid", "hatch", "dots", "open"]
 Point = tuple[float, float]
-
+Mark = tuple[float, str]
+"""A value on an axis, and the text beside it."""
 BAR_HEIGHT, BAR_GAP = 13, 3
 LABEL_HEIGHT, ROW_GAP = 20, 13
 LINE_HEIGHT = 16  # of a text
@@ -79,10 +80,7 @@ class Line:
 
 
 def draw_bars(
-    ident: str,
-    groups: Sequence[BarGroup],
-    legend: Sequence[tuple[Fill, str]] = (),
-    mark: tuple[float, str] | None = None,
+    ident: str, groups: Sequence[BarGroup], legend: Sequence[tuple[Fill, str]] = (), mark: Mark | None = None
 ) -> Drawing:
     """Draws groups of horizontal bars that start at zero.
 
@@ -122,9 +120,7 @@ def draw_bars(
     return Drawing(y - 2, Markup().join(parts))
 
 
-def draw_lines(
-    lines: Sequence[Line], ticks: Sequence[tuple[float, str]], x_name: str, label_width: float = 94
-) -> Drawing:
+def draw_lines(lines: Sequence[Line], ticks: Sequence[Mark], x_name: str, label_width: float = 94) -> Drawing:
     """Draws lines over one x axis. The y axis includes zero.
 
     Args:

@@ -15,7 +15,7 @@ from eyas.bench.engine_request_loops import run_closed_loop, run_open_loop
 from eyas.bench.load_test import LoadBlock, LoadPlan, LoadResults
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult
 from eyas.bench.single_stream import WARM_UP_TOKENS
-from eyas.bench.workload import Prompt, interleave_tasks, run_paired
+from eyas.bench.workload import Prompt, Workload, interleave_tasks, run_paired
 from eyas.drafters.head_spec import HeadSpec
 from eyas.drafters.small_model import SmallModelSpec
 from eyas.engine.cost_profiler import build_budget
@@ -30,11 +30,7 @@ DEFAULT_SLOTS = 8  # slots for `bench.rates` and `bench.ramp` if `bench.concurre
 
 
 def measure_load(
-    target: Target,
-    draft: HeadSpec,
-    prompts: Mapping[str, Sequence[Prompt]],
-    config: BenchConfig,
-    progress: bool = True,
+    target: Target, draft: HeadSpec, prompts: Workload, config: BenchConfig, progress: bool = True
 ) -> LoadResults:
     """Measures every load of the configuration in all arms.
 

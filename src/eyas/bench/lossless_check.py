@@ -21,6 +21,7 @@ from eyas.drafters.head_spec import HeadSpec
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request
+from eyas.model.devices import Device
 from eyas.model.target import Target
 from eyas.model.target_dir import digest_target, resolve_target
 
@@ -99,11 +100,7 @@ def compare_with_references(
 
 @torch.inference_mode()
 def generate_references(
-    name: str | Path,
-    prompts: Sequence[Prompt],
-    max_tokens: int,
-    progress: bool = True,
-    device: torch.device | str = "cpu",
+    name: str | Path, prompts: Sequence[Prompt], max_tokens: int, progress: bool = True, device: Device = "cpu"
 ) -> References:
     """Generates greedy answers with transformers alone, in float32 and one prompt at a time.
 
@@ -129,7 +126,7 @@ def generate_references(
     return References(digest_target(directory), max_tokens, source, answers)
 
 
-def load_reference_model(directory: Path, dtype: torch.dtype, device: torch.device | str) -> Any:
+def load_reference_model(directory: Path, dtype: torch.dtype, device: Device) -> Any:
     """Loads the target with transformers alone, for greedy decoding.
 
     The generation config of the model is reset to greedy decoding, because some models publish a repetition penalty.

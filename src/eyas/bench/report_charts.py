@@ -11,7 +11,7 @@ from typing import Any
 
 from eyas.base.config import load_toml
 from eyas.bench import report_tables
-from eyas.bench.charts import Bar, BarGroup, Drawing, Fill, Line, draw_bars, draw_lines, draw_panels
+from eyas.bench.charts import Bar, BarGroup, Drawing, Fill, Line, Mark, draw_bars, draw_lines, draw_panels
 from eyas.bench.report_tables import BASELINE, HEAD, Column, Entry, Points, Row, Table, arm_paths, describe_load
 from eyas.bench.results import lookup, read_number
 
@@ -119,9 +119,8 @@ def accepted_per_step(points: Points) -> Chart | None:
 
 def round_time(rounds: Entry) -> Chart | None:
     """Draws the time of draft, verify and extend in a round. rounds: the key `rounds` of results.json."""
-    times = {
-        name: value for key, name in TABLES["round_parts"].items() if (value := read_number(rounds, key)) is not None
-    }
+    times = {name: read_number(rounds, key) for key, name in TABLES["round_parts"].items()}
+    times = {name: value for name, value in times.items() if value is not None}
     total = sum(times.values())
     rows = [Row(name, {"ms": value, "share": value / total}) for name, value in times.items() if total > 0]
     time, share = Column("time", [("ms",)], "{:.2f} ms", fill="solid"), Column("share", [("share",)], "{:.0%}")
@@ -180,10 +179,7 @@ def _draw_load(ident: str, table: Table, x_name: str) -> Drawing:
 
 
 def _bar_chart(
-    ident: str,
-    table: Table | None,
-    describe: Callable[[Row], str] = lambda row: "",
-    mark: tuple[float, str] | None = None,
+    ident: str, table: Table | None, describe: Callable[[Row], str] = lambda row: "", mark: Mark | None = None
 ) -> Chart | None:
     """Draws a group of bars for each row of a table, and a bar for each column that has a fill pattern.
 

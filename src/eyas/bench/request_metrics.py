@@ -237,8 +237,7 @@ def _pair_samples(
     before: Sequence[BlockResult], after: Sequence[BlockResult]
 ) -> list[tuple[RequestSample, RequestSample]]:
     """Returns the samples of requests that both arms answered."""
-    blocks = zip(before, after, strict=True)
-    pairs = [pair for a, b in blocks for pair in zip(a.samples, b.samples, strict=True)]
+    pairs = [pair for a, b in zip(before, after, strict=True) for pair in zip(a.samples, b.samples, strict=True)]
     return [(a, b) for a, b in pairs if a.error is None and b.error is None]
 
 

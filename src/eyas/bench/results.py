@@ -61,8 +61,7 @@ def assemble_results(
 
 def describe_runtime(target: Target) -> dict[str, Any]:
     """Returns the keys `dtype` and `compiled` of results.json for a loaded target."""
-    dtype = str(target.model.dtype).removeprefix("torch.")
-    return {"dtype": dtype, "compiled": target.compiled_forward is not None}
+    return {"dtype": str(target.model.dtype).removeprefix("torch."), "compiled": target.compiled_forward is not None}
 
 
 def public_target_name(target: Target) -> str:

@@ -6,7 +6,7 @@
 Both arms use the same target object and dtype. An engine without a drafter does not capture aux layers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -17,7 +17,7 @@ import torch
 from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, compare_prompts
-from eyas.bench.workload import Prompt, interleave_tasks, run_paired
+from eyas.bench.workload import Prompt, Workload, interleave_tasks, run_paired
 from eyas.data.select.quality import is_looping_answer
 from eyas.drafters.head_spec import HeadSpec
 from eyas.engine.counters import EngineCounters
@@ -58,6 +58,9 @@ class PairedAnswers:
         return is_looping_answer(self.baseline.token_ids)
 
 
+PairsByTask = dict[str, list[PairedAnswers]]
+
+
 @dataclass(frozen=True)
 class SingleStreamResults:
     """The results at one stream.
@@ -72,15 +75,11 @@ class SingleStreamResults:
     tasks: dict[str, dict[str, Any]]
     rounds: dict[str, float]
     looping: dict[str, Any] | None
-    pairs: dict[str, list[PairedAnswers]]
+    pairs: PairsByTask
 
 
 def measure_tasks(
-    target: Target,
-    draft: HeadSpec,
-    prompts: Mapping[str, Sequence[Prompt]],
-    config: BenchConfig,
-    progress: bool = True,
+    target: Target, draft: HeadSpec, prompts: Workload, config: BenchConfig, progress: bool = True
 ) -> SingleStreamResults:
     """Measures acceptance and TPOT by task. Raises InputError for a prompt that is too long for the target."""
     units = interleave_tasks({task: [(task, prompt) for prompt in some] for task, some in prompts.items()})
@@ -100,7 +99,7 @@ def measure_tasks(
             return answer
 
         answers = run_paired({name: partial(run, engine) for name, engine in engines.items()}, units, config.repeats)
-    pairs: dict[str, list[PairedAnswers]] = {task: [] for task in prompts}
+    pairs: PairsByTask = {task: [] for task in prompts}
     for (task, prompt), baseline, speculative in zip(units, answers[BASELINE], answers[SPECULATIVE], strict=True):
         pairs[task].append(_pair_answers(prompt, baseline, speculative))
     return _build_results(target, pairs, engines[SPECULATIVE].counters, config.seed)
@@ -124,7 +123,7 @@ def count_uncertain(target: Target, prompt: Prompt, token_ids: Sequence[int]) ->
 
 
 def measure_draft_baselines(
-    pairs: Mapping[str, Sequence[PairedAnswers]], table: NgramTable, depth: int, seed: int = 0
+    pairs: PairsByTask, table: NgramTable, depth: int, seed: int = 0
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Computes the acceptance length of prompt lookup and of a 4-gram table on the answers of the baseline.
 
@@ -162,9 +161,7 @@ def _median_tpot_ms(answers: Sequence[RequestOutput]) -> float | None:
     return median(values) if values else None
 
 
-def _build_results(
-    target: Target, pairs: dict[str, list[PairedAnswers]], times: EngineCounters, seed: int
-) -> SingleStreamResults:
+def _build_results(target: Target, pairs: PairsByTask, times: EngineCounters, seed: int) -> SingleStreamResults:
     tasks: dict[str, dict[str, Any]] = {}
     for task, some in pairs.items():
         if measured := [pair for pair in some if pair.is_timed and not pair.is_looping]:

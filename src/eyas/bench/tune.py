@@ -22,7 +22,7 @@ from eyas.base import provenance
 from eyas.base.errors import InputError, raise_misfits
 from eyas.base.progress import Progress
 from eyas.base.provenance import Provenance, StageInputs
-from eyas.base.storage import StoragePath, write_json_atomic
+from eyas.base.storage import AnyPath, write_json_atomic
 from eyas.bench.config import TuneConfig
 from eyas.bench.results import describe_machine, describe_runtime
 from eyas.bench.tune_predictions import RatedHead, RoundCosts, build_tune_results, plan_replays
@@ -54,12 +54,7 @@ def build_origin(config: TuneConfig, head_dir: Path, features: Features, target:
 
 
 def run(
-    config: TuneConfig,
-    head_dir: Path,
-    features_dir: Path | StoragePath,
-    target: Target,
-    out_dir: Path,
-    progress: bool = True,
+    config: TuneConfig, head_dir: Path, features_dir: AnyPath, target: Target, out_dir: Path, progress: bool
 ) -> Provenance:
     """Writes tune.json. Does nothing if the file of these inputs exists.
 

@@ -8,13 +8,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
-from eyas.base.storage import StoragePath
+from eyas.base.storage import AnyPath
 from eyas.bench.config import SYNTHETIC_WORDS, BenchConfig
 from eyas.chat.conversation import Message, parse_messages
 from eyas.chat.render import render_prompt
@@ -48,9 +47,13 @@ class Prompt:
     ids: tuple[int, ...]
 
 
-def load_prompts(
-    source: str, limit: int | None, synthetic_words: int = SYNTHETIC_WORDS, seed: int = 0
-) -> dict[str, list[ChatPrompt]]:
+Chats = Mapping[str, Sequence[ChatPrompt]]
+"""The prompts of each task, as messages."""
+Workload = Mapping[str, Sequence[Prompt]]
+"""The prompts of each task, as token ids."""
+
+
+def load_prompts(source: str, limit: int | None, synthetic_words: int = SYNTHETIC_WORDS, seed: int = 0) -> Chats:
     """Returns prompts by task.
 
     Args:
@@ -77,9 +80,7 @@ def load_eval_prompts(tokenizer: PreTrainedTokenizerBase, per_family: int) -> di
     return tokenize_prompts(load_prompts(BUILTIN, per_family), tokenizer)
 
 
-def load_workload(
-    config: BenchConfig, features_dir: Path | StoragePath | None, target: Target
-) -> tuple[dict[str, list[Prompt]], int]:
+def load_workload(config: BenchConfig, features_dir: AnyPath | None, target: Target) -> tuple[Workload, int]:
     """Returns task -> prompts for an engine in this process, and the number of prompts that are too long.
 
     The prompts come from `bench.prompts`. If it is not set, they are the prompts that were held out from training, in
@@ -107,9 +108,7 @@ def load_workload(
     return workload, num_too_long
 
 
-def tokenize_prompts(
-    prompts: Mapping[str, Sequence[ChatPrompt]], tokenizer: PreTrainedTokenizerBase
-) -> dict[str, list[Prompt]]:
+def tokenize_prompts(prompts: Chats, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Prompt]]:
     """Renders prompts with the chat template of the tokenizer. Raises InputError if it has no chat template."""
     return {
         task: [Prompt(prompt.id, tuple(render_prompt(prompt.messages, tokenizer))) for prompt in some]
@@ -176,7 +175,7 @@ def _synthetic_prompt(num_words: int, seed: str, index: int) -> ChatPrompt:
     return ChatPrompt(f"synthetic-{index}", (Message("user", text),))
 
 
-def _load_file(path: str, limit: int | None) -> dict[str, list[ChatPrompt]]:
+def _load_file(path: str, limit: int | None) -> Chats:
     prompts: dict[str, list[ChatPrompt]] = {}
     count = 0
     for record in read_records(SourceConfig(path)):
@@ -184,8 +183,7 @@ def _load_file(path: str, limit: int | None) -> dict[str, list[ChatPrompt]]:
         if not isinstance(parsed, ParsedRecord) or (limit is not None and count >= limit):
             continue
         first = next(index for index, message in enumerate(parsed.messages) if message.role == "user")
-        prompt = ChatPrompt(record.id, tuple(parsed.messages[: first + 1]))
-        prompts.setdefault(_task(record), []).append(prompt)
+        prompts.setdefault(_task(record), []).append(ChatPrompt(record.id, tuple(parsed.messages[: first + 1])))
         count += 1
     if not prompts:
         raise InputError(f"{path} contains no prompts in a form that `eyas prompts` accepts", "Use another file")
@@ -198,7 +196,7 @@ def _task(record: Record) -> str:
     return next((label for label in labels if isinstance(label, str) and label), record.source)
 
 
-def _held_out_prompts(per_task: int, features_dir: Path | StoragePath, target: Target) -> dict[str, list[Prompt]]:
+def _held_out_prompts(per_task: int, features_dir: AnyPath, target: Target) -> dict[str, list[Prompt]]:
     features = Features(features_dir)
     features.check_target(target.digest)
     prompts: dict[str, list[Prompt]] = {}

@@ -14,6 +14,7 @@ the answer with the target's chat template. Such a turn also has `"ids": "render
 """
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,6 +137,17 @@ class Conversation:
         return json.dumps(self.to_json(), ensure_ascii=False).encode() + b"\n"
 
 
+def find_user_turns(messages: Sequence[Message]) -> tuple[str, ...]:
+    """Returns the texts of the user's messages."""
+    return tuple(message.content for message in messages if message.role == "user")
+
+
+def digest_messages(messages: Sequence[Message]) -> bytes:
+    """Returns a digest of 8 bytes of the messages. Equal conversations have equal digests."""
+    text = json.dumps([message.to_json() for message in messages]).encode()
+    return hashlib.blake2b(text, digest_size=8).digest()
+
+
 def parse_conversation(line: bytes, location: str) -> Conversation:
     """Parses a JSON record. Raises InputError, which names `location` (file and line), if the record is invalid."""
     with _convert_errors(location):
@@ -176,8 +188,7 @@ def _convert_errors(location: str) -> Iterator[None]:
         yield
     except ValueError as error:
         problem = describe_error(error) if isinstance(error, ValidationError) else error
-        fix = "Correct that line, or run the stage that writes it again"
-        raise InputError(f"{location}: {problem}", fix) from None
+        raise InputError(f"{location}: {problem}", "Correct that line, or run the stage that writes it again") from None
 
 
 def read_conversations(path: Path) -> Iterator[Conversation]:

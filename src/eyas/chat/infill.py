@@ -51,9 +51,7 @@ class Infill:
             suffix: the text behind the gap.
         """
         begin = list(prefix_ids[:1]) if prefix_ids and prefix_ids[0] == self._tokenizer.bos_token_id else []
-        texts = {
-            "PREFIX": list(prefix_ids[len(begin) :]),
-            "SUFFIX": self._tokenizer.encode(suffix, add_special_tokens=False),
-        }
+        suffix_ids = self._tokenizer.encode(suffix, add_special_tokens=False)
+        texts = {"PREFIX": list(prefix_ids[len(begin) :]), "SUFFIX": suffix_ids}
         ids = [texts[part] if part in texts else [self._vocab[part]] for part in self._parts]
         return (*begin, *chain.from_iterable(ids))

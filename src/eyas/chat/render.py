@@ -91,8 +91,7 @@ def render_prompt(
     Raises:
         InputError: The tokenizer has no chat template, the template rejects the messages, or a variable is reserved.
     """
-    text = render_text(messages, tokenizer, generate=True, tools=tools, variables=variables)
-    return _encode(text, tokenizer)
+    return _encode(render_text(messages, tokenizer, generate=True, tools=tools, variables=variables), tokenizer)
 
 
 def render(conversation: Conversation, tokenizer: PreTrainedTokenizerBase) -> list[RenderedRow]:
@@ -204,16 +203,13 @@ def _ids_after_prompt(prompt_text: str, text: str, tokenizer: PreTrainedTokenize
         # The answer's first characters merged with the prompt's last ones ("\n" + "\n"). The model answers after the
         # prompt's ids, so the answer is tokenized alone, if its tokenizer can do that without adding a space.
         alone = _encode(text[len(prompt_text) :], tokenizer)
-        if _decode(prompt + alone, tokenizer) == _decode(ids, tokenizer):
+        if decode_ids(prompt + alone, tokenizer) == decode_ids(ids, tokenizer):
             return alone
     return None
 
 
 def _count_supervised(
-    ids: list[int],
-    answered: Sequence[Message],
-    tokenizer: PreTrainedTokenizerBase,
-    variables: Mapping[str, Any] | None,
+    ids: list[int], answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any] | None
 ) -> int:
     r"""Returns the number of supervised ids of an answer: all ids up to the end-of-turn token, which is included.
 
@@ -300,9 +296,10 @@ def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
-def _decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
-    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    assert isinstance(text, str)
+def decode_ids(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool = False) -> str:
+    """Returns the text of token ids, unchanged."""
+    text = tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
+    assert isinstance(text, str), "one list of ids gives one text"
     return text
 
 
@@ -329,5 +326,5 @@ def highlight_supervised(row: RenderedRow, tokenizer: PreTrainedTokenizerBase, c
 
 def _decode_span(ids: list[int], start: int, end: int, tokenizer: PreTrainedTokenizerBase) -> str:
     """Decodes ids[start:end] as a part of the row. Decoded alone, the ids may lose their first space."""
-    before, whole = (_decode(ids[:stop], tokenizer) for stop in (start, end))
-    return whole[len(before) :] if whole.startswith(before) else _decode(ids[start:end], tokenizer)
+    before, whole = (decode_ids(ids[:stop], tokenizer) for stop in (start, end))
+    return whole[len(before) :] if whole.startswith(before) else decode_ids(ids[start:end], tokenizer)

@@ -25,7 +25,7 @@ from eyas.base.sequences import count_equal
 from eyas.chat.conversation import Message
 from eyas.chat.detokenizer import TextStream
 from eyas.chat.render import TemplateMessage, render_text, turn_suffix
-from eyas.chat.tool_parser import CONTENT, TOOL_CALLS, ParsedCall, Phase, ToolCallParser
+from eyas.chat.tool_parser import CONTENT, TOOL_CALLS, ParsedCall, Phase, ToolCallParser, Tools
 
 FAMILIES = Path(__file__).parent / "tool_families.toml"
 SHORT_ID_LETTERS = string.ascii_letters + string.digits
@@ -38,16 +38,13 @@ ANSWER_START = r"\Z"  # the answer begins at the end of the prompt
 EMPTY_TEMPLATE: dict[str, Any] = {"start_anchor_pattern": ANSWER_START, "fields": {CONTENT: {}}}
 TEXT_FIELDS = {TOOL_CALLS, CONTENT, "silent"}
 EXAMPLE = ParsedCall("look_up", '{"text": "a b", "count": 2}')
+EXAMPLE_PARAMETERS = {"text": {"type": "string"}, "count": {"type": "integer"}}
 EXAMPLE_TOOL = {
     "type": "function",
     "function": {
         "name": EXAMPLE.name,
         "description": "Looks up a text.",
-        "parameters": {
-            "type": "object",
-            "properties": {"text": {"type": "string"}, "count": {"type": "integer"}},
-            "required": ["text"],
-        },
+        "parameters": {"type": "object", "properties": EXAMPLE_PARAMETERS, "required": ["text"]},
     },
 }
 
@@ -130,13 +127,7 @@ class ToolFormat:
         """True if answers may have thoughts that the parser separates."""
         return bool(set(self._template(has_calls=False)["fields"]) - TEXT_FIELDS)
 
-    def parser(
-        self,
-        tools: Sequence[dict[str, Any]],
-        prompt_ids: Sequence[int],
-        *,
-        has_calls: bool = True,
-    ) -> ToolCallParser:
+    def parser(self, tools: Tools, prompt_ids: Sequence[int], *, has_calls: bool = True) -> ToolCallParser:
         """Returns a parser for one answer.
 
         Args:

@@ -21,6 +21,7 @@ from transformers.utils.chat_parsing import parse_response
 from eyas.chat.conversation import is_unicode
 
 TOOL_CALLS, CONTENT = "tool_calls", "content"
+Tools = Sequence[dict[str, Any]]
 Phase = Literal["thoughts", "content", "tool_call"]
 _FIRST_SIGN = regex.compile(r"(<)|\\(\[)")  # with which most patterns of borders begin
 PARSE_ERRORS = (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError)
@@ -53,9 +54,7 @@ class ToolCallParser:
     Text that looks like a call but cannot be read, or that ends inside a call, is content, as the model wrote it.
     """
 
-    def __init__(
-        self, template: Mapping[str, Any], tools: Sequence[dict[str, Any]], *, prompt: str = "", python: bool = False
-    ) -> None:
+    def __init__(self, template: Mapping[str, Any], tools: Tools, *, prompt: str = "", python: bool = False) -> None:
         """Prepares the parser.
 
         Args:

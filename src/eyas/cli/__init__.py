@@ -110,8 +110,7 @@ class _Parser(argparse.ArgumentParser):
         if action.dest == "verb":
             self.require_known("verb", value, choices)
         elif value not in choices:
-            name = action.metavar or action.option_strings[0]
-            self.error(f"{name} is {value!r}, but must be {' or '.join(choices)}")
+            self.error(f"{action.metavar or action.option_strings[0]} is {value!r}, but must be {' or '.join(choices)}")
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

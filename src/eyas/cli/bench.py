@@ -53,8 +53,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
             raise UsageError("--baseline needs --url", "Add --url URL of the server with the head")
         results = bench_server.run(parsed.url, parsed.baseline, _parse_keys(words, ClientConfig, "client"), out)
     table = recipes.format_results(results) if is_pair else format_measurements(results)
-    text = f"{table}\nreport: {out / 'report.html'}"
-    print(json.dumps(results, indent=2) if parsed.json else text)
+    print(json.dumps(results, indent=2) if parsed.json else f"{table}\nreport: {out / 'report.html'}")
     return 0
 
 

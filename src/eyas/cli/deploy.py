@@ -36,8 +36,7 @@ def run_verb(parsed: argparse.Namespace) -> int:
         return 0
     state = _call_jobs(run, parsed) if parsed.jobs else _call_vertex(run, parsed)
     if state is None:
-        is_jobs = parsed.jobs or not _has_head(run)
-        what = "--jobs --apply runs the jobs" if is_jobs else "--apply creates the deployment"
+        what = "--jobs --apply runs the jobs" if parsed.jobs or not _has_head(run) else "--apply creates the deployment"
         _log(f"{directory} is written. The same command with {what}.")
     else:
         print(json.dumps(state, indent=2) if parsed.json else _render_state(state))
@@ -196,5 +195,4 @@ def _call_jobs(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
 
 def _render_state(state: dict[str, Any]) -> str:
     """Returns the state of a deployment or of jobs on Vertex AI as lines for a terminal."""
-    template = template_environment("eyas.cli", ".").get_template("deployment.txt.jinja")
-    return template.render(state=state).rstrip()
+    return template_environment("eyas.cli", ".").get_template("deployment.txt.jinja").render(state=state).rstrip()

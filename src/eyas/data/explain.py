@@ -11,7 +11,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
@@ -128,8 +128,7 @@ class RecordExplainer:
                 for index in sorted(rng.sample(range(len(records)), min(inside, len(records)))):
                     begin, record = shard.span.begin, records[index]
                     if file.data.has_byte_spans and not file.digest:  # the lines before it were not counted
-                        place = f"{file.key}, byte {begin}"
-                        record = replace(record, id=f"{file.source_name}@{begin}", location=place)
+                        record = replace(record, id=f"{file.source_name}@{begin}", location=f"{file.key}, byte {begin}")
                     yield source, record
 
     def compare_with_run(self, source: Source) -> list[str]:
@@ -192,5 +191,4 @@ def _suggest(sources: Sequence[Source], name: str) -> str:
 
 def _describe_value(value: FoundValue, text: str) -> dict[str, Any]:
     span = value.span
-    found = {"kind": span.kind, "value": text[span.start : span.end], "surrogate": value.surrogate}
-    return found | {"start": span.start, "end": span.end, "rule": span.rule, "score": span.score}
+    return {"value": text[span.start : span.end], "surrogate": value.surrogate, **asdict(span)}

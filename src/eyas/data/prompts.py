@@ -198,9 +198,8 @@ def write_croissant(out_dir: Path, ledger: Mapping[str, Any]) -> None:
     """Writes croissant.json beside prompts.jsonl. No digest covers it, because it contains today's date."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     name = f"prompts of {out_dir.parent.name}"
-    write_atomic(
-        out_dir / "croissant.json", render_croissant(ledger, out_dir / PROMPTS_FILE, name, DEFAULT_CREATOR, today)
-    )
+    text = render_croissant(ledger, out_dir / PROMPTS_FILE, name, DEFAULT_CREATOR, today)
+    write_atomic(out_dir / "croissant.json", text)
 
 
 def job_directory(out_dir: Path) -> Path:
@@ -282,8 +281,7 @@ def _prompt_lines(job: ScreeningJob, selection: Selection, ledgers: list[PromptL
     """Yields the lines of prompts.jsonl, and counts their records as kept in the ledgers."""
     for number, (source_index, conversation) in enumerate(read_screened(job)):
         if selection.keep_N[number]:
-            length = sum(len(message.content) for message in conversation.messages if message.role == "user")
-            ledgers[source_index].count_kept(length, conversation.tags)
+            ledgers[source_index].count_kept(conversation)
             yield conversation.to_line()
 
 

@@ -7,7 +7,7 @@ All three images read the environment variables of Vertex AI, so the Kubernetes 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +27,8 @@ OWNER_LABELS = {"managed_by": "eyas"}
 """The labels of all cloud resources that eyas creates. It changes and deletes no resource without them."""
 
 Json = dict[str, Any]
+Log = Callable[[str], None]
+"""Receives the progress, one line each."""
 
 
 def http_probe(request: Json) -> Json:

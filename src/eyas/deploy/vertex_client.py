@@ -79,8 +79,7 @@ class VertexClient:
     def list_models(self, parent: str, name: str) -> list[Any]:
         """Returns all models that eyas created under a name."""
         wanted = {**OWNER_LABELS, "eyas_name": name}
-        query = " AND ".join(f'labels.{key}="{value}"' for key, value in wanted.items())
-        request = {"parent": parent, "filter": query}
+        request = {"parent": parent, "filter": " AND ".join(f'labels.{key}="{value}"' for key, value in wanted.items())}
         listed = self.retry(lambda: list(self.models.list_models(request=request, retry=None, timeout=TIMEOUT_S)))
         return [model for model in listed if _has_labels(model.labels, wanted)]
 

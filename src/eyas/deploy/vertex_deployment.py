@@ -14,12 +14,11 @@ If a deployment is running (it takes up to half an hour), the command waits for 
 """
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from eyas.base.errors import InputError
 from eyas.deploy.config import VertexConfig
-from eyas.deploy.launch import PORT, Json, Launch, http_probe, startup_attempts, upload_artifacts
+from eyas.deploy.launch import PORT, Json, Launch, Log, http_probe, startup_attempts, upload_artifacts
 from eyas.deploy.manifests import render_template
 from eyas.deploy.vertex_client import RetryPolicy, VertexClient
 
@@ -63,10 +62,8 @@ def build_requests(config: VertexConfig, launch: Launch) -> dict[str, Json]:
 class VertexDeployment:
     """The deployment of a recipe's version on Vertex AI. All methods raise EyasError, and continue if called again."""
 
-    def __init__(
-        self, config: VertexConfig, launch: Launch, log: Callable[[str], None], retry_policy: RetryPolicy | None = None
-    ) -> None:
-        """Builds the requests and the client. log: receives the progress, one line each."""
+    def __init__(self, config: VertexConfig, launch: Launch, log: Log, retry_policy: RetryPolicy | None = None) -> None:
+        """Builds the requests and the client."""
         self.config, self.launch, self.log, self.requests = config, launch, log, build_requests(config, launch)
         self.client = VertexClient(config, retry_policy or RetryPolicy())
         self.endpoint, self.wanted = (self.requests[DEPLOYMENT][key] for key in ("endpoint", "deployedModel"))
@@ -141,9 +138,7 @@ class VertexDeployment:
         return same_model and deployed.display_name == self.wanted["displayName"]
 
     def _require_owned(self, deployed_models: list[Any]) -> None:
-        foreign = [
-            deployed.display_name or deployed.id for deployed in deployed_models if not self._is_version(deployed)
-        ]
+        foreign = [model.display_name or model.id for model in deployed_models if not self._is_version(model)]
         if foreign:
             problem = f"The endpoint {self.launch.name} has the deployed model {foreign[0]}, which is not from eyas"
             raise InputError(problem, "Choose another deploy.name, or undeploy that model yourself")

@@ -13,7 +13,7 @@ gets the access token of a Vertex AI endpoint from the service account of the jo
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from eyas.base.google_auth import SECRETS_VARIABLE
 from eyas.base.provenance import digest_json, has_provenance
 from eyas.base.storage import StoragePath
 from eyas.deploy.config import VertexConfig
-from eyas.deploy.launch import OWNER_LABELS, Json, upload_artifacts
+from eyas.deploy.launch import OWNER_LABELS, Json, Log, upload_artifacts
 from eyas.deploy.stage_jobs import DataStages, needs_gpu, stage_command
 from eyas.deploy.vertex_client import RetryPolicy, VertexClient
 
@@ -102,13 +102,9 @@ class VertexJobs:
     """The jobs of a run on Vertex AI. All methods raise EyasError, and continue if called again."""
 
     def __init__(
-        self,
-        config: VertexConfig,
-        requests: Mapping[str, Json],
-        log: Callable[[str], None],
-        retry_policy: RetryPolicy | None = None,
+        self, config: VertexConfig, requests: Mapping[str, Json], log: Log, retry_policy: RetryPolicy | None = None
     ) -> None:
-        """Creates the client. requests: the result of `build_jobs`. log: receives the progress, one line each."""
+        """Creates the client. requests: the result of `build_jobs`."""
         self.requests, self.log = requests.values(), log
         self.client = VertexClient(config, retry_policy or RetryPolicy())
 

@@ -124,8 +124,12 @@ def _powers(num: int) -> np.ndarray:
 
 
 def _finish(value: np.ndarray, n: int) -> np.ndarray:
-    """Mixes the number of words n into the hash and spreads its bits like splitmix64 (Steele, Lea, Flood 2014)."""
-    value = value + np.uint64(n * _BASE & 0xFFFFFFFFFFFFFFFF)
+    """Mixes the number of words n into the hash, and spreads its bits."""
+    return mix_bits(value + np.uint64(n * _BASE & 0xFFFFFFFFFFFFFFFF))
+
+
+def mix_bits(value: np.ndarray) -> np.ndarray:
+    """Mixes the bits of each number with the function of splitmix64 (Steele, Lea, Flood 2014)."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))

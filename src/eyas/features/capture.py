@@ -37,16 +37,11 @@ from eyas.base.config import PositiveInt
 from eyas.base.environment import poll, read_rank
 from eyas.base.errors import StageError
 from eyas.base.progress import Progress
-from eyas.base.storage import StoragePath
+from eyas.base.storage import AnyPath, StoragePath
 from eyas.features import extract, store
 from eyas.features.examples import TextRow, assign_splits, load_texts, plan_shards, to_row_info
 from eyas.features.layout import Row, Split
-from eyas.features.quantize import (
-    DESCRIPTIONS,
-    QuantizationError,
-    StoredDtype,
-    measure_quantization_error,
-)
+from eyas.features.quantize import DESCRIPTIONS, QuantizationError, StoredDtype, measure_quantization_error
 from eyas.features.shard import StoredRow
 from eyas.features.store import ShardRecord
 from eyas.model.layer_ids import has_default_layers
@@ -114,7 +109,7 @@ def build_origin(config: CaptureConfig, conversations_digest: str, target: Targe
 
 
 def run(
-    config: CaptureConfig, conversations_dir: Path, target: Target, out: Path | StoragePath, *, progress: bool = True
+    config: CaptureConfig, conversations_dir: Path, target: Target, out: AnyPath, *, progress: bool = True
 ) -> provenance.Provenance:
     """Captures the features of all conversations. Skips finished work, so an interrupted run can be repeated.
 

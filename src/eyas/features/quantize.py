@@ -26,12 +26,7 @@ from eyas.model.target import Target
 
 StoredDtype = Literal["int8", "fp8", "bfloat16", "float32"]
 
-CODE_DTYPES = {
-    "int8": torch.int8,
-    "fp8": torch.float8_e4m3fn,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-}
+CODE_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn, "bfloat16": torch.bfloat16, "float32": torch.float32}
 MAX_CODE = {"int8": 127.0, "fp8": 448.0}  # the code of the largest magnitude of a group
 SCALE_DTYPE = torch.bfloat16
 DESCRIPTIONS = {

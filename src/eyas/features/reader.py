@@ -5,7 +5,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import groupby, islice
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import StageInputs, digest_json, require_finished
-from eyas.base.storage import StoragePath
+from eyas.base.storage import AnyPath, StoragePath
 from eyas.features.examples import group_by_length
 from eyas.features.extract import extract_features, launch_quantization
 from eyas.features.layout import Row, Split
@@ -67,9 +66,7 @@ def prefetch(
 class Features:
     """A finished features directory at a path or URL. Reading a row verifies its checksums."""
 
-    def __init__(
-        self, directory: Path | StoragePath, dtype: torch.dtype = torch.float32, target: Target | None = None
-    ) -> None:
+    def __init__(self, directory: AnyPath, dtype: torch.dtype = torch.float32, target: Target | None = None) -> None:
         """Reads the manifest.
 
         Args:

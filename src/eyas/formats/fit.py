@@ -19,13 +19,11 @@ FIX_OTHER_HEAD = "Use the head that was trained for this target"
 FIX_CHANGED = "Load the original target, or give a changed target another directory name"
 FIX_MEASURE = "Measure the head with `eyas eval`: it may accept less than at training"
 UPLOADED_NAME = "target"  # `eyas deploy --upload` stores a run's target under this name
+Digests = Mapping[str, str | None]
 
 
 def check_fit(
-    stored: StoredHead,
-    info: TargetInfo,
-    target_digest: str | None = None,
-    text_digests: Mapping[str, str | None] | None = None,
+    stored: StoredHead, info: TargetInfo, target_digest: str | None = None, text_digests: Digests | None = None
 ) -> list[Finding]:
     """Returns a finding for each difference between the target and the head's training target, misfits first.
 
@@ -64,10 +62,7 @@ def check_fit(
 
 
 def require_fit(
-    stored: StoredHead,
-    info: TargetInfo,
-    target_digest: str | None = None,
-    text_digests: Mapping[str, str | None] | None = None,
+    stored: StoredHead, info: TargetInfo, target_digest: str | None = None, text_digests: Digests | None = None
 ) -> list[Finding]:
     """Returns the warnings of `check_fit`. Raises InputError that names every misfit, if there is one."""
     findings = check_fit(stored, info, target_digest, text_digests)

@@ -105,7 +105,7 @@ def compare_with_reference(
     """
     head = stored.head
     if isinstance(head, BlockHead):
-        return _compare_blocks(directory, engine, head, target, states)
+        return _compare_block(directory, engine, head, target, states)
     assert isinstance(head, Head), "engines read EAGLE-3 heads"
     reference, eyas_head = ReferenceHead(directory, engine, target.info.num_layers), _EyasHead(head)
     layer_states = [states.states_TD[i] for i in reference.layers]
@@ -143,9 +143,7 @@ def read_matrices(target: Target) -> tuple[Tensor, Tensor]:
     return target.embedding.weight.detach().to("cpu", torch.float32), output_WD.detach().to("cpu", torch.float32)
 
 
-def _compare_blocks(
-    directory: Path, engine: str, head: BlockHead, target: Target, states: TargetStates
-) -> ParityResult:
+def _compare_block(directory: Path, engine: str, head: BlockHead, target: Target, states: TargetStates) -> ParityResult:
     matrices = read_matrices(target)
     reference = ReferenceBlockHead(directory, engine, matrices)
     steps, largest, same = [0.0] * head.config.block_size, 0.0, True
@@ -208,5 +206,4 @@ class _EyasHead:
 
 
 def _embed(target: Target, token: int) -> Tensor:
-    ids_1 = torch.tensor([token], device=target.embedding.weight.device)
-    return target.embed(ids_1).to("cpu", torch.float32)
+    return target.embed(torch.tensor([token], device=target.embedding.weight.device)).to("cpu", torch.float32)

@@ -194,8 +194,7 @@ def _check_machine(target: Target, head: Head | None) -> None:
     parts = [target.model] if head is None else [target.model, head]
     for weight in [weight for part in parts for weight in part.parameters()]:
         if weight.device.type != "cpu" or weight.dtype not in TOLERANCE:
-            dtype = str(weight.dtype).removeprefix("torch.")
-            problem = f"Weights of {dtype} on {weight.device.type} cannot be compiled"
+            problem = f"Weights of {_name(weight.dtype)} on {weight.device.type} cannot be compiled"
             raise CompileError(problem, "Use --dtype bfloat16 or float32 on a CPU")
     if shutil.which(cpp_compiler()) is None:
         raise CompileError(f"There is no {cpp_compiler()} on the PATH", "Install g++, or set CXX")
@@ -294,13 +293,7 @@ def _compile_in_subprocess(job: _CompileJob, directory: Path) -> None:
     command = [sys.executable, "-m", "eyas.kernels.aot_compile", str(spec)]
     try:
         done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
+            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"Compiling took longer than {TIMEOUT_S:.0f} s") from error

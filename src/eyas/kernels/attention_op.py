@@ -36,8 +36,7 @@ class CompileError(EyasError):
 def _source() -> LibrarySource:
     from torch.utils.cpp_extension import include_paths  # imports setuptools, which is slow
 
-    headers = (f"-I{path}" for path in include_paths())
-    flags = ("-std=c++20", "-O2", "-fPIC", "-shared", *headers)
+    flags = ("-std=c++20", "-O2", "-fPIC", "-shared", *(f"-I{path}" for path in include_paths()))
     path = HEADERS[0].with_name("cpu_operator.cpp")
     return LibrarySource(path, HEADERS, flags, (f"-L{TORCH_LIB}", "-ltorch_cpu", "-lc10"))
 

@@ -54,8 +54,7 @@ def build_library(compiler: str, source: LibrarySource) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)  # a directory that cannot be written fails before the work
         with tempfile.TemporaryDirectory() as directory:  # written in one step: several processes may build at once
             library = Path(directory) / path.name
-            files = map(str, (source.path, *source.more))
-            _run([compiler, *source.flags, *files, "-o", str(library), *source.links])
+            _run([compiler, *source.flags, *map(str, (source.path, *source.more)), "-o", str(library), *source.links])
             write_atomic(path, library.read_bytes())
     return path
 
@@ -70,8 +69,7 @@ def openmp() -> tuple[str, ...]:
 
 def _run(command: Sequence[str]) -> str:
     """Runs the compiler and returns its stderr."""
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMPILER_TIMEOUT_S)
-    return done.stderr
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMPILER_TIMEOUT_S).stderr
 
 
 def library_path(compiler: str, source: LibrarySource) -> Path:

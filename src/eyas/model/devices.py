@@ -8,6 +8,7 @@ import torch
 from eyas.base.environment import read_int_variable
 from eyas.base.errors import InputError, UsageError
 
+Device = torch.device | str
 AUTO = "auto"
 """The device name that spreads the layers of a target over all devices."""
 DEVICE_NAMES = re.compile(r"auto|cpu|cuda(:[0-9]+)?")

@@ -17,7 +17,7 @@ from eyas.base.errors import InputError
 from eyas.model import submodules, target_dir
 from eyas.model.attention import AttentionFn, CompiledForward, PackedAttention
 from eyas.model.attention_probe import check_attention_config, probe_attention
-from eyas.model.devices import AUTO, check_device, own_memory
+from eyas.model.devices import AUTO, Device, check_device, own_memory
 from eyas.model.hook import ATTENTION_NAME, LayerCapture, hook_layers, register_attention, run_decoder
 from eyas.model.layer_ids import HFIndex, check_aux_layers, choose_aux_layers
 from eyas.model.target_info import TargetInfo, attention_shape_of, read_target_info
@@ -60,7 +60,7 @@ class Target(target_dir.TargetDir):
         name: str | Path,
         dtype: torch.dtype = torch.bfloat16,
         layers: tuple[int, ...] | None = None,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
     ) -> "Target":
         """Loads a target for inference. It reads only safetensors and runs no code of the model's repository.
 
@@ -113,8 +113,7 @@ class Target(target_dir.TargetDir):
         hidden_BTD = run_decoder(self.decoder, ids_BT, positions_BT, attend, capture)
         if capture is None:
             return TargetOutput(hidden_BTD, None)
-        last = self.info.num_layers
-        taken = [hidden_BTD if i == last else capture.inputs_BTD[i] for i in self.aux_layer_ids]
+        taken = [hidden_BTD if i == self.info.num_layers else capture.inputs_BTD[i] for i in self.aux_layer_ids]
         return TargetOutput(hidden_BTD, torch.cat([layer_BTD.to(hidden_BTD.device) for layer_BTD in taken], -1))
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -141,10 +140,7 @@ class Target(target_dir.TargetDir):
 
 
 def load_target_without_layers(
-    name: str | Path,
-    dtype: torch.dtype = torch.bfloat16,
-    layers: tuple[int, ...] | None = None,
-    device: torch.device | str = "cpu",
+    name: str | Path, dtype: torch.dtype = torch.bfloat16, layers: tuple[int, ...] | None = None, device: Device = "cpu"
 ) -> Target:
     """Loads only the embedding and the LM head of a target. The caller must not call its `forward`.
 
@@ -175,7 +171,7 @@ def load_target_without_layers(
     return Target(directory, model, read_target_info(str(name), model, attention_shape_of(text)), aux_layer_ids)
 
 
-def _read_directory(name: str | Path, device: torch.device | str) -> tuple[Path, PreTrainedConfig]:
+def _read_directory(name: str | Path, device: Device) -> tuple[Path, PreTrainedConfig]:
     """Checks the device and the files, and returns the directory of the target and its configuration."""
     check_device(str(device))
     directory = target_dir.resolve_target(name)
@@ -197,8 +193,6 @@ def _load_model(directory: Path, **settings: Any) -> PreTrainedModel:
     model, report = loaded  # a pair because of output_loading_info
     missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
     if missing:
-        raise InputError(
-            f"Target {directory} has no usable weights for {', '.join(missing[:3])} ({len(missing)} tensors in all)",
-            "Download the target again",
-        )
+        named = f"{', '.join(missing[:3])} ({len(missing)} tensors in all)"
+        raise InputError(f"Target {directory} has no usable weights for {named}", "Download the target again")
     return model

@@ -71,10 +71,8 @@ class TargetDir:
         """Returns the chat template. Raises InputError if the tokenizer has none."""
         template = self.tokenizer.chat_template
         if not isinstance(template, str) or not template.strip():
-            raise InputError(
-                f"Target {self.directory} has no chat template",
-                "Use an instruction-tuned target, or add its chat_template.jinja to the directory",
-            )
+            fix = "Use an instruction-tuned target, or add its chat_template.jinja to the directory"
+            raise InputError(f"Target {self.directory} has no chat template", fix)
         return template
 
 
@@ -129,10 +127,9 @@ def resolve_target(name: str | Path) -> Path:
     try:
         return Path(snapshot_download(str(name), allow_patterns=HUB_FILES))
     except Exception as error:  # the hub client raises many unrelated classes, all meaning "not available"
-        raise InputError(
-            f"Target {name} is not a local directory, and the hub does not provide it ({type(error).__name__})",
-            "Check the name and the connection, or download the model and name its directory",
-        ) from error
+        problem = f"Target {name} is not a local directory, and the hub does not provide it ({type(error).__name__})"
+        fix = "Check the name and the connection, or download the model and name its directory"
+        raise InputError(problem, fix) from error
 
 
 def public_name(name: str | Path) -> str:
@@ -195,8 +192,6 @@ def convert_load_errors(directory: Path) -> Iterator[None]:
             model_type = f"model_type {json.loads((directory / 'config.json').read_bytes())['model_type']!r}"
         except (OSError, ValueError, KeyError, TypeError):
             model_type = "no readable model_type"
-        raise InputError(
-            f"transformers {transformers.__version__} cannot load target {directory} with {model_type}"
-            f" ({type(error).__name__})",
-            "Check that this version supports the model and that its files are complete",
-        ) from error
+        problem = f"transformers {transformers.__version__} cannot load target {directory} with {model_type}"
+        fix = "Check that this version supports the model and that its files are complete"
+        raise InputError(f"{problem} ({type(error).__name__})", fix) from error

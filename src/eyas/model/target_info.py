@@ -147,10 +147,8 @@ def _load_config(name: str, sizes: Mapping[str, object] | None) -> PreTrainedCon
         return AutoConfig.from_pretrained(local or name, trust_remote_code=False, local_files_only=local is not None)
     except Exception as error:  # transformers and the hub client raise many classes, all meaning "not available"
         where = "neither a local directory nor on the hub" if local is None else f"damaged in {local}"
-        raise InputError(
-            f"The configuration of {name} is {where} ({type(error).__name__})",
-            "Download the model, or write its sizes into the recipe's table [plan.shape]",
-        ) from error
+        fix = "Download the model, or write its sizes into the recipe's table [plan.shape]"
+        raise InputError(f"The configuration of {name} is {where} ({type(error).__name__})", fix) from error
 
 
 def _cached_config_dir(name: str) -> Path | None:

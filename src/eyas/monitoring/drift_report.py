@@ -206,8 +206,7 @@ def _evaluation_references(evaluation: _Evaluation, recipe: Recipe) -> dict[Traf
 
     Its temperature is respond.temperature if the file does not have the key.
     """
-    temperature = recipe.respond.temperature if evaluation.temperature is None else evaluation.temperature
-    name = temperature_slice(temperature)
+    name = temperature_slice(recipe.respond.temperature if evaluation.temperature is None else evaluation.temperature)
     references = {TrafficSlice(name, "task", task): entry for task, entry in evaluation.tasks.items()}
     if evaluation.all is not None:
         references[TrafficSlice(name, "all")] = evaluation.all

@@ -6,11 +6,9 @@ The prompt sampler stores only what this gate returns. Prompts of evaluation set
 checked later, by `eyas run`.
 """
 
-import hashlib
-import json
 from typing import Any, Literal
 
-from eyas.chat.conversation import Conversation, Message
+from eyas.chat.conversation import Conversation, Message, digest_messages, find_user_turns
 from eyas.data.select.language import detect_languages
 from eyas.data.select.quality import QualityConfig, find_quality_issue
 from eyas.data.select.screen import pick_screening_language
@@ -49,7 +47,7 @@ class PrivacyGate:
         parsed = parse_record(record, keep_system=True)
         if isinstance(parsed, RejectedRecord):
             return "unreadable"
-        users = [message.content for message in parsed.messages if message.role == "user"]
+        users = find_user_turns(parsed.messages)
         languages = detect_languages(users)
         if find_quality_issue(self._quality, users, languages[0]) is not None:
             return "refused"
@@ -59,10 +57,4 @@ class PrivacyGate:
             return "refused"
         messages = tuple(Message(old.role, text) for old, text in zip(parsed.messages, cleaned.texts, strict=True))
         tags = {"task": task or SOURCE, "language": languages[0]}
-        return Conversation(f"{SOURCE}:{digest_messages(messages)}", SOURCE, messages, tags, cleaned.changed)
-
-
-def digest_messages(messages: tuple[Message, ...]) -> str:
-    """Returns a digest of the messages. Equal conversations have equal digests."""
-    text = json.dumps([message.to_json() for message in messages]).encode()
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
+        return Conversation(f"{SOURCE}:{digest_messages(messages).hex()}", SOURCE, messages, tags, cleaned.changed)

@@ -21,10 +21,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from eyas.base.config import require_range
-from eyas.chat.conversation import Conversation, read_conversations
+from eyas.chat.conversation import Conversation, digest_messages, read_conversations
 from eyas.engine.request import RequestOutput
 from eyas.monitoring.acceptance_log import LOG_FILE, OLD_LOG_FILE, TASK_NAME, AppendLog, build_record, drafted_rounds
-from eyas.monitoring.privacy_gate import Rejection, digest_messages
+from eyas.monitoring.privacy_gate import Rejection
 from eyas.server.openai_requests import ChatRequest, GenerationRequest
 from eyas.tree.shape import TreeShape
 

@@ -17,7 +17,7 @@ import torch
 
 from eyas.base.errors import InputError
 from eyas.base.provenance import StageInputs, is_finished
-from eyas.chat.conversation import Message, read_conversations
+from eyas.chat.conversation import Message, find_user_turns, read_conversations
 from eyas.chat.render import render_prompt
 from eyas.costs.config import PlanConfig
 from eyas.costs.cost_model import Amounts, Rates
@@ -74,7 +74,7 @@ class SampledPrompt:
     @property
     def turns(self) -> int:
         """The number of answers."""
-        return sum(message.role == "user" for message in self.messages)
+        return len(find_user_turns(self.messages))
 
 
 def configured_amounts(config: PlanConfig) -> Amounts:
@@ -147,8 +147,7 @@ def measure_rates(run: Run, amounts: Amounts, to_run: Set[str]) -> Rates:
     write = None
     if "respond" in to_run:
         longest = round(amounts.answer_tokens / max(1, amounts.num_answers))
-        served = run.recipe.plan.respond_tps
-        write = _measure_writing(run, longest, generator) if respond.url is None else served
+        write = _measure_writing(run, longest, generator) if respond.url is None else run.recipe.plan.respond_tps
     return Rates(
         read=_measure_reading(run, length, generator) if to_run & reading else None,
         write=write,

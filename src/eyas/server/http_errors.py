@@ -43,8 +43,7 @@ class ApiError(HTTPException):
 
     def response(self) -> Response:
         """Returns the HTTP response."""
-        content = self.body.model_dump_json()
-        return Response(content, self.status_code, self.headers, "application/json")
+        return Response(self.body.model_dump_json(), self.status_code, self.headers, "application/json")
 
 
 def bad_request(message: str, *, param: str | None = None, code: str = "unsupported_value") -> ApiError:

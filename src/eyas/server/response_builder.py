@@ -12,6 +12,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from eyas.chat.render import decode_ids
 from eyas.engine.canary import CANARY
 from eyas.engine.request import Request, RequestOutput, TokenLogprob
 from eyas.server import openai_responses as responses
@@ -19,6 +20,7 @@ from eyas.server.generation import OutputDelta
 from eyas.server.openai_responses import ResponseMetrics, SpeculativeStats, Usage
 from eyas.server.tool_use import AnswerParser, ToolUse
 
+Json = dict[str, Any]
 MIN_LOGPROB = -9999.0  # OpenAI's number for "very unlikely"; JSON has no minus infinity
 REPLACEMENT_CHARACTER = "\ufffd"
 
@@ -46,7 +48,7 @@ class TokenDecoder:
 
     def decode(self, token: int) -> TokenText:
         """Returns text and bytes of a token. A token that is a part of a character has the text U+FFFD."""
-        text = self._decode_ids([*self.anchor, token]).removeprefix(self._anchor_text)
+        text = decode_ids([*self.anchor, token], self.tokenizer).removeprefix(self._anchor_text)
         return TokenText(text, self._partial_bytes(token) if REPLACEMENT_CHARACTER in text else list(text.encode()))
 
     def _partial_bytes(self, token: int) -> list[int] | None:
@@ -60,16 +62,11 @@ class TokenDecoder:
 
     @cached_property
     def _anchor_text(self) -> str:
-        return self._decode_ids(self.anchor)
+        return decode_ids(self.anchor, self.tokenizer)
 
     @cached_property
     def _byte_of(self) -> dict[str, int]:
         return {letter: byte for byte, letter in bytes_to_unicode().items()}
-
-    def _decode_ids(self, ids: list[int]) -> str:
-        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str), "one list of ids gives one text"
-        return text
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ class ResponseBuilder(ABC):
         self.model = model
         self.wants_token_ids = wants_token_ids
         self.call_id = uuid.uuid4().hex
-        self.header: dict[str, Any] = {"id": f"{self.id_prefix}-{self.call_id}", "created": int(time.time())}
+        self.header: Json = {"id": f"{self.id_prefix}-{self.call_id}", "created": int(time.time())}
         self.header["model"] = model.name
 
     @abstractmethod
@@ -109,9 +106,7 @@ class ResponseBuilder(ABC):
         """Builds the response of a call without stream."""
 
     @abstractmethod
-    def build_chunks(
-        self, delta: OutputDelta, request: Request, extra: dict[str, Any]
-    ) -> Sequence[responses.ResponseModel]:
+    def build_chunks(self, delta: OutputDelta, request: Request, extra: Json) -> Sequence[responses.ResponseModel]:
         """Builds the chunks of a delta. extra: additional top-level keys of the chunks, for example usage."""
 
     @abstractmethod
@@ -125,12 +120,12 @@ class ResponseBuilder(ABC):
     def _metrics(self, outputs: Sequence[RequestOutput]) -> ResponseMetrics | None:
         return build_metrics(outputs, self.model.max_draft_tokens)
 
-    def _prompt_ids(self, request: Request) -> dict[str, Any]:
+    def _prompt_ids(self, request: Request) -> Json:
         return {"prompt_token_ids": request.prompt_ids} if self.wants_token_ids else {}
 
-    def _choice_fields(self, index: int, source: RequestOutput | OutputDelta, request: Request) -> dict[str, Any]:
+    def _choice_fields(self, index: int, source: RequestOutput | OutputDelta, request: Request) -> Json:
         """Returns the keys that every choice has, of a response and of a chunk."""
-        fields: dict[str, Any] = {"index": index, "finish_reason": source.finish_reason}
+        fields: Json = {"index": index, "finish_reason": source.finish_reason}
         fields["logprobs"] = None if request.logprobs is None else self._logprobs(index, source.logprobs)
         if self.wants_token_ids:
             fields["token_ids"] = source.token_ids
@@ -168,7 +163,7 @@ class ChatResponseBuilder(ResponseBuilder):
         choices = []
         for index, output in enumerate(outputs):
             fields = self._choice_fields(index, output, output.request)
-            message: dict[str, Any] = {"content": output.text}
+            message: Json = {"content": output.text}
             if self._tool_use is not None:
                 answer = self._answers[index] = AnswerParser(self._tool_use, output.request)
                 message = answer.message(output.text)
@@ -187,14 +182,12 @@ class ChatResponseBuilder(ResponseBuilder):
         details = responses.CompletionDetails(reasoning_tokens=sum(counts))
         return usage.model_copy(update={"completion_tokens_details": details})
 
-    def build_chunks(
-        self, delta: OutputDelta, request: Request, extra: dict[str, Any]
-    ) -> Sequence[responses.ChatChunk]:
+    def build_chunks(self, delta: OutputDelta, request: Request, extra: Json) -> Sequence[responses.ChatChunk]:
         """Builds chat.completion.chunks. The first one of an output has the role, the very first the prompt's ids.
 
         An answer with tool calls has its finish reason in a chunk of its own.
         """
-        deltas: list[dict[str, Any]] = [{"content": delta.text}]
+        deltas: list[Json] = [{"content": delta.text}]
         reason: str | None = delta.finish_reason
         if self._tool_use is not None:
             if delta.index not in self._answers:
@@ -209,7 +202,7 @@ class ChatResponseBuilder(ResponseBuilder):
             deltas = deltas or ([] if is_silent else [{}])
         is_first = delta.index not in self._started
         self._started.add(delta.index)
-        role: dict[str, Any] = {"role": "assistant"} if is_first else {}
+        role: Json = {"role": "assistant"} if is_first else {}
         keys = {**self.header, "object": "chat.completion.chunk", **extra}
         if is_first and len(self._started) == 1:
             keys |= self._prompt_ids(request)
@@ -264,9 +257,7 @@ class CompletionResponseBuilder(ResponseBuilder):
             choices.append(responses.CompletionChoice(**fields, text=self._echo(index) + output.text))
         return responses.CompletionResponse(**self.header, choices=choices, usage=usage, metrics=self._metrics(outputs))
 
-    def build_chunks(
-        self, delta: OutputDelta, request: Request, extra: dict[str, Any]
-    ) -> Sequence[responses.CompletionChunk]:
+    def build_chunks(self, delta: OutputDelta, request: Request, extra: Json) -> Sequence[responses.CompletionChunk]:
         """Builds a chunk. The first one of an output has the ids of its prompt."""
         is_first = delta.index not in self._num_chars
         self._num_chars.setdefault(delta.index, 0)
@@ -285,10 +276,10 @@ class CompletionResponseBuilder(ResponseBuilder):
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> responses.CompletionLogprobs:
         decode = self.model.decoder.decode
         tokens = [decode(entry.token).text for entry in logprobs]
-        offsets = []
+        starts = []
         for token in tokens:
-            offsets.append(self._num_chars.get(index, 0))
-            self._num_chars[index] = offsets[-1] + len(token)
+            starts.append(self._num_chars.get(index, 0))
+            self._num_chars[index] = starts[-1] + len(token)
         # Two tokens may have the same text, partial characters mostly: the likelier one gets the key.
         tops = [
             {
@@ -298,9 +289,7 @@ class CompletionResponseBuilder(ResponseBuilder):
             for entry in logprobs
         ]
         values = [max(entry.logprob, MIN_LOGPROB) for entry in logprobs]
-        return responses.CompletionLogprobs(
-            tokens=tokens, token_logprobs=values, top_logprobs=tops, text_offset=offsets
-        )
+        return responses.CompletionLogprobs(tokens=tokens, token_logprobs=values, top_logprobs=tops, text_offset=starts)
 
 
 def build_metrics(outputs: Sequence[RequestOutput], max_draft_tokens: int) -> ResponseMetrics | None:

@@ -23,6 +23,7 @@ from eyas.server.http_errors import ApiError
 from eyas.server.response_builder import ChatResponseBuilder
 from eyas.server.responses_api_requests import ResponsesRequest
 
+Json = dict[str, Any]
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
@@ -130,8 +131,8 @@ class ResponsesResponse(responses.ResponseModel):
     temperature: float
     top_p: float
     top_logprobs: int
-    reasoning: dict[str, Any]
-    text: dict[str, Any]
+    reasoning: Json
+    text: Json
 
 
 class ResponsesBuilder:
@@ -139,13 +140,9 @@ class ResponsesBuilder:
 
     def __init__(self, body: ResponsesRequest, chat: ChatResponseBuilder) -> None:
         self._chat = chat
-        self._header = _describe(body) | {
-            "id": f"resp_{chat.call_id}",
-            "object": "response",
-            "created_at": chat.header["created"],
-            "model": chat.header["model"],
-        }
-        self._items: list[dict[str, Any]] = []
+        self._header = _describe(body) | {"id": f"resp_{chat.call_id}", "object": "response"}
+        self._header |= {"created_at": chat.header["created"], "model": chat.header["model"]}
+        self._items: list[Json] = []
         self._is_open = False  # the last item may still grow
         self._reason: str | None = None
         self._num_events = 0
@@ -161,13 +158,13 @@ class ResponsesBuilder:
             pass  # the events are for a stream; here only the items count
         return self._response(self._chat.add_details(usage, outputs))
 
-    def begin(self) -> Iterator[dict[str, Any]]:
+    def begin(self) -> Iterator[Json]:
         """Yields the first events."""
         response = self._response(None).model_dump()
         yield self._event("response.created", response=response)
         yield self._event("response.in_progress", response=response)
 
-    def continue_with(self, delta: OutputDelta, generation: Generation) -> Iterator[dict[str, Any]]:
+    def continue_with(self, delta: OutputDelta, generation: Generation) -> Iterator[Json]:
         """Yields the events of a delta."""
         for chunk in self._chat.build_chunks(delta, generation.requests[delta.index], {}):
             choice = chunk.choices[0]
@@ -175,18 +172,18 @@ class ResponsesBuilder:
             if choice.finish_reason is not None:
                 yield from self._finish(choice.finish_reason)
 
-    def end(self, usage: responses.Usage, outputs: Sequence[RequestOutput]) -> Iterator[dict[str, Any]]:
+    def end(self, usage: responses.Usage, outputs: Sequence[RequestOutput]) -> Iterator[Json]:
         """Yields the last event."""
         response = self._response(self._chat.add_details(usage, outputs))
         yield self._event(f"response.{response.status}", response=response.model_dump())
 
-    def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
+    def fail(self, error: ApiError) -> Iterator[Json]:
         """Yields the last event of a response that the server could not finish."""
         response = self._response(None).model_dump()
         failure = {"code": "server_error", "message": error.body.error.message}
         yield self._event("response.failed", response=response | {"status": "failed", "error": failure})
 
-    def _add_choice(self, choice: responses.ChatChunkChoice) -> Iterator[dict[str, Any]]:
+    def _add_choice(self, choice: responses.ChatChunkChoice) -> Iterator[Json]:
         part = choice.delta
         logprobs = [] if choice.logprobs is None else choice.logprobs.content
         yield from self._add_texts(part.reasoning_content, part.content, logprobs)
@@ -196,20 +193,18 @@ class ResponsesBuilder:
             elif call.function.arguments:
                 yield from self._grow_call(call.function.arguments)
 
-    def _add_texts(
-        self, reasoning: str, content: str, logprobs: Sequence[responses.TokenLogprobs]
-    ) -> Iterator[dict[str, Any]]:
+    def _add_texts(self, reasoning: str, content: str, logprobs: Sequence[responses.TokenLogprobs]) -> Iterator[Json]:
         if reasoning:
             yield from self._add_text("reasoning", reasoning, [])
         if content:
             yield from self._add_text("message", content, [entry.model_dump() for entry in logprobs])
 
-    def _add_text(self, kind: str, text: str, logprobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _add_text(self, kind: str, text: str, logprobs: list[Json]) -> Iterator[Json]:
         if not self._is_open or self._items[-1]["type"] != kind:
             role = {"role": "assistant"} if kind == "message" else {"summary": []}
             yield from self._open({"type": kind, **role, "content": []})
             item = self._items[-1]
-            empty: dict[str, Any] = {"type": "reasoning_text", "text": ""}
+            empty: Json = {"type": "reasoning_text", "text": ""}
             if kind == "message":
                 empty = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             item["content"].append(empty)
@@ -221,16 +216,16 @@ class ResponsesBuilder:
         extra = {"logprobs": logprobs} if kind == "message" else {}
         yield self._item_event(f"response.{part['type']}.delta", content_index=0, delta=text, **extra)
 
-    def _add_call(self, call_id: str, name: str, arguments: str) -> Iterator[dict[str, Any]]:
+    def _add_call(self, call_id: str, name: str, arguments: str) -> Iterator[Json]:
         yield from self._open({"type": "function_call", "call_id": call_id, "name": name, "arguments": ""})
         if arguments:
             yield from self._grow_call(arguments)
 
-    def _grow_call(self, arguments: str) -> Iterator[dict[str, Any]]:
+    def _grow_call(self, arguments: str) -> Iterator[Json]:
         self._items[-1]["arguments"] += arguments
         yield self._item_event("response.function_call_arguments.delta", delta=arguments)
 
-    def _open(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _open(self, item: Json) -> Iterator[Json]:
         yield from self._close("completed")
         prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}[item["type"]]
         item = {"id": f"{prefix}_{uuid.uuid4().hex}", "status": "in_progress", **item}
@@ -238,7 +233,7 @@ class ResponsesBuilder:
         self._is_open = True
         yield self._event("response.output_item.added", output_index=len(self._items) - 1, item=item)
 
-    def _close(self, status: Status) -> Iterator[dict[str, Any]]:
+    def _close(self, status: Status) -> Iterator[Json]:
         """Ends the last item, if it is still open."""
         if not self._is_open:
             return
@@ -255,17 +250,17 @@ class ResponsesBuilder:
             yield self._item_event("response.content_part.done", content_index=0, part=part)
         yield self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)
 
-    def _finish(self, reason: str) -> Iterator[dict[str, Any]]:
+    def _finish(self, reason: str) -> Iterator[Json]:
         if not self._items:
             yield from self._add_text("message", "", [])
         self._reason = reason
         yield from self._close("incomplete" if reason == "length" else "completed")
 
-    def _item_event(self, kind: str, **fields: Any) -> dict[str, Any]:
+    def _item_event(self, kind: str, **fields: Any) -> Json:
         return self._event(kind, item_id=self._items[-1]["id"], output_index=len(self._items) - 1, **fields)
 
     # Items and parts change later: an event is valid until the next one is asked for.
-    def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
+    def _event(self, kind: str, **fields: Any) -> Json:
         self._num_events += 1
         return {"type": kind, "sequence_number": self._num_events - 1, **fields}
 
@@ -295,12 +290,12 @@ async def stream_response_events(generation: Generation, builder: ResponsesBuild
         yield _to_bytes(builder.fail(error))
 
 
-def _to_bytes(events: Iterable[dict[str, Any]]) -> bytes:
+def _to_bytes(events: Iterable[Json]) -> bytes:
     texts = (f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n" for event in events)
     return "".join(texts).encode()
 
 
-def _describe(body: ResponsesRequest) -> dict[str, Any]:
+def _describe(body: ResponsesRequest) -> Json:
     """Returns the parameters of the request that the response repeats."""
     text = {} if body.text is None else body.text.model_dump(exclude_none=True, by_alias=True)
     choice = body.tool_choice or "auto"
@@ -323,7 +318,7 @@ def _describe(body: ResponsesRequest) -> dict[str, Any]:
     }
 
 
-def _convert_usage(usage: responses.Usage) -> dict[str, Any]:
+def _convert_usage(usage: responses.Usage) -> Json:
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens, "cache_write_tokens": 0},

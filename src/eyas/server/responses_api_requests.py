@@ -82,21 +82,19 @@ InputItem = Annotated[
 ]
 
 
-class FunctionTool(chat.StrictModel):
-    """A function that the model may call. strict: default false, as in the chat API."""
-
-    type: Literal["function"]
-    name: chat.FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
 class NamedTool(chat.StrictModel):
     """A function by its name."""
 
     type: Literal["function"]
     name: chat.FunctionName
+
+
+class FunctionTool(NamedTool):
+    """A function that the model may call. strict: default false, as in the chat API."""
+
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class NamedTools(chat.StrictModel):
@@ -144,7 +142,7 @@ class ResponsesRequest(requests.IgnoredParameters):
     """The body of a request to POST /v1/responses."""
 
     model_config = rules(
-        any_of({"properties": {"tool_choice": {"enum": ["none", "auto", None]}}}, given("tools", chat.SOME)),
+        any_of({"properties": {"tool_choice": {"enum": ["none", "auto", None]}}}, given("tools", chat.SOME))
     )
 
     model: Annotated[str, Field(description="Name of the served model, as in GET /v1/models.")]

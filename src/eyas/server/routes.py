@@ -130,16 +130,12 @@ class Api:
         self.async_engine = async_engine
         self.options = options
         self.phase: Phase = "warming"
-        self.parser = RequestParser(target, async_engine.engine.max_context)
-        self.model = ServedModel(options.served_name, target.tokenizer, async_engine.max_draft_tokens)
-        context = async_engine.engine.max_context
-        self.metrics = ServerMetrics(options.served_name, lambda: async_engine.stats(), context, observers)
+        name, context = options.served_name, async_engine.engine.max_context
+        self.parser = RequestParser(target, context)
+        self.model = ServedModel(name, target.tokenizer, async_engine.max_draft_tokens)
+        self.metrics = ServerMetrics(name, lambda: async_engine.stats(), context, observers)
         self.card = responses.ModelCard(
-            id=options.served_name,
-            object="model",
-            created=int(time.time()),
-            owned_by="eyas",
-            max_model_len=self.parser.context,
+            id=name, object="model", created=int(time.time()), owned_by="eyas", max_model_len=context
         )
         self._parser_thread = ThreadPoolExecutor(1, "request-parser")
 
@@ -181,8 +177,7 @@ class Api:
             self.options.log(record.to_line())
             handler = record.path if record.path in handlers else "none"
             if handler not in UNCOUNTED_PATHS and record.status is not None and record.duration_ms is not None:
-                duration_s = record.duration_ms / 1000
-                self.metrics.requests.count_response(record.method, handler, record.status, duration_s)
+                self.metrics.requests.count_response(record.method, handler, record.status, record.duration_ms / 1000)
                 if record.status in REJECTIONS:
                     self.metrics.requests.count_rejection(REJECTIONS[record.status])
 
@@ -296,8 +291,7 @@ class Api:
         key = "" if body.store is False else request.scope[TENANT_KEY]
         tenant = key and f"{key}/{digest_bytes((body.user or '').encode())}"
         requests = await self._on_parser_thread(self.parser.parse, body, builder.call_id, tenant)
-        observe = self.metrics.requests.observe_tokens
-        generation = Generation(self.async_engine, requests, body.n or 1, observe)
+        generation = Generation(self.async_engine, requests, body.n or 1, self.metrics.requests.observe_tokens)
         return _PreparedCall(body, generation, builder, builder.build_response)
 
     async def _run_all(self, calls: Sequence[_PreparedCall], request: Request) -> list[bytes]:

@@ -75,8 +75,7 @@ def parse_body(raw: dict[str, Any], model: str, path: tuple[str | int, ...] = ()
     if "messages" not in raw and "prompt" not in raw:
         where = ".".join(map(str, path)) or "The request body"
         raise bad_request(f"{where} has neither messages nor a prompt. Add one of them.", code="missing_parameter")
-    kind = ChatRequest if "messages" in raw else CompletionRequest
-    return _validate(kind, {"model": model, **raw}, path)
+    return _validate(ChatRequest if "messages" in raw else CompletionRequest, {"model": model, **raw}, path)
 
 
 def parse_instances(raw: dict[str, Any], model: str) -> Sequence[ChatRequest | CompletionRequest]:

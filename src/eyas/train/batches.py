@@ -32,11 +32,7 @@ class Update:
 
 
 def plan_epoch(
-    rows: Sequence[RowInfo],
-    indices: Sequence[int],
-    seed_and_epoch: tuple[int, int],
-    batch_tokens: int,
-    micro_tokens: int,
+    rows: Sequence[RowInfo], indices: Sequence[int], epoch_seed: tuple[int, int], batch_tokens: int, micro_tokens: int
 ) -> list[Update]:
     """Returns the updates of one epoch. Rows are shuffled; a row without supervised tokens is left out.
 
@@ -45,12 +41,12 @@ def plan_epoch(
     Args:
         rows: All rows of the manifest.
         indices: The indices of the rows to train on.
-        seed_and_epoch: The seed of the shuffle.
+        epoch_seed: The seed of the shuffle: the seed of the training, and the epoch.
         batch_tokens: The supervised tokens that complete an update.
         micro_tokens: The most tokens of a micro-batch, prompts included.
     """
     usable = [index for index in indices if rows[index].num_supervised > 0]
-    shuffled = np.random.default_rng(seed_and_epoch).permutation(len(usable))
+    shuffled = np.random.default_rng(epoch_seed).permutation(len(usable))
     updates: list[Update] = []
     micro_batches: list[list[int]] = []
     num_tokens = num_supervised = 0

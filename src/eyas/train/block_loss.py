@@ -54,9 +54,8 @@ def compute_block_loss(
     decay, _ = weights
     normed_NkD = run_blocks(head, packed, target).flatten(0, 1)
     vectors_Nr = head.markov_head.markov_w1(packed.tokens_KQ).flatten(0, 1)
-    output = LossOutput(
-        *_BlockLoss.apply(normed_NkD, vectors_Nr, head.markov_head.markov_w2.weight, packed, teacher, weights)
-    )
+    w2_Wr = head.markov_head.markov_w2.weight
+    output = LossOutput(*_BlockLoss.apply(normed_NkD, vectors_Nr, w2_Wr, packed, teacher, weights))
     weights_JK = decay ** torch.arange(len(packed.tokens_KQ), device=normed_NkD.device) * packed.supervised_JK
     logits_JK = head.confidence(normed_NkD, vectors_Nr)[packed.student_index_JK].float()
     losses_JK = F.binary_cross_entropy_with_logits(logits_JK, output.overlap_JK.float(), reduction="none")

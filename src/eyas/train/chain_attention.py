@@ -46,6 +46,7 @@ class PackedText:
     positions: tuple[int, ...]
 
 
+KeysValues = tuple[Tensor, Tensor]
 PackedTexts = tuple[Sequence[PackedText], Tensor]
 """The texts of a batch, and chains_Q: the row of the batch at which each chain starts."""
 
@@ -56,11 +57,7 @@ def max_floats(cpu_floats: int, device: torch.device) -> int:
 
 
 def chain_attention(
-    texts: PackedTexts,
-    q_NQH: Tensor,
-    prefix_kv: tuple[Tensor, Tensor],
-    unrolled_kv: Sequence[tuple[Tensor, Tensor]],
-    scale: float,
+    texts: PackedTexts, q_NQH: Tensor, prefix_kv: KeysValues, unrolled_kv: Sequence[KeysValues], scale: float
 ) -> Tensor:
     """Returns out_NQH, the attention output of every chain at one unrolled step.
 

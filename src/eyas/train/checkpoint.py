@@ -92,8 +92,7 @@ def write_checkpoint(
             raise StorageError(problem, "Set train.checkpoint_url to storage that every host can reach")
     content: dict[str, Any] = {"schema": SCHEMA, "origin": origin, **asdict(checkpoint)}
     content["parts"] = dict(zip(names, digests, strict=True))
-    text = json.dumps(content | {"digest": digest_json(content)})
-    directory.join(CHECKPOINT_FILE).write_bytes(text.encode())
+    directory.join(CHECKPOINT_FILE).write_bytes(json.dumps(content | {"digest": digest_json(content)}).encode())
     _remove_shards(directory, keep=names)
 
 

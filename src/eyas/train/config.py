@@ -13,7 +13,7 @@ from eyas.model.block_head import BlockConfig
 from eyas.model.head import HeadConfig
 from eyas.model.layer_ids import HFIndex
 from eyas.model.target_info import TargetInfo
-from eyas.train.init_head import RANDOM
+from eyas.train.init_head import RANDOM, RowSource
 from eyas.train.loss import LossName
 from eyas.train.training_metrics import TrackerName
 from eyas.tree.shape import TreeShape
@@ -124,7 +124,7 @@ class TrainConfig:
     draft_vocab_size: PositiveInt = 32000
     head: HeadOptions = field(default_factory=HeadOptions)
     init: str = RANDOM
-    lm_head: Literal["random", "target"] = "random"
+    lm_head: RowSource = "random"
     loss: LossName = "soft"
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     stored_dtype: Literal["bfloat16", "float32"] = "bfloat16"
@@ -180,10 +180,8 @@ def build_head_config(
     )
     sizes = dataclasses.replace(sizes, **{name: value for name, value in vars(options).items() if value})
     if config.drafter == "block":
-        shared: dict[str, Any] = vars(sizes)
-        sizes = BlockConfig(
-            **shared, num_layers=block.layers, block_size=block.size, markov_rank=block.rank, mask_id=mask_id
-        )
+        shared: dict[str, Any] = vars(sizes) | {"num_layers": block.layers, "block_size": block.size}
+        sizes = BlockConfig(**shared, markov_rank=block.rank, mask_id=mask_id)
     if (problem := sizes.find_problem()) is not None:
         raise InputError(f"No head can be built: {problem}", "Change train.head, or set capture.aux_layer_ids")
     return sizes

@@ -27,6 +27,7 @@ from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 
 RANDOM = "random"
+RowSource = Literal["random", "target"]  # of the head's output matrix
 MAY_DIFFER = ("draft_vocab_size", "max_position_embeddings", "mask_id")
 """Sizes in which the initial head may differ from the new head.
 
@@ -37,12 +38,7 @@ head keeps its mask token.
 
 @torch.no_grad()
 def init_head(
-    sizes: HeadConfig,
-    vocab: DraftVocab,
-    target: Target,
-    seed: int,
-    init: str = RANDOM,
-    lm_head: Literal["random", "target"] = "random",
+    sizes: HeadConfig, vocab: DraftVocab, target: Target, seed: int, init: str = RANDOM, lm_head: RowSource = "random"
 ) -> DraftHead:
     """Returns a float32 head before its first update.
 

@@ -68,22 +68,20 @@ class SoftTargets:
 class Teacher:
     """A copy of the target's output matrix, with the rows of draft tokens first. One product gives all W logits."""
 
-    def __init__(
-        self, lm_head: nn.Module, vocab: DraftVocab, dtype: torch.dtype, logit_softcap: float | None = None
-    ) -> None:
+    def __init__(self, lm_head: nn.Module, vocab: DraftVocab, dtype: torch.dtype, softcap: float | None = None) -> None:
         """Copies the matrix and its bias.
 
         Args:
             lm_head: The target's output layer.
             vocab: The draft vocabulary of the head.
             dtype: The dtype of the copy.
-            logit_softcap: The soft cap c of the target's logits, c * tanh(logits / c), as in Gemma 2. None: no cap.
+            softcap: The soft cap c of the target's logits, c * tanh(logits / c), as in Gemma 2. None: no cap.
         """
         weight_WD, bias_W = lm_head.weight, getattr(lm_head, "bias", None)
         assert isinstance(weight_WD, Tensor), "the target's output matrix"
         order_W = torch.cat((vocab.target_ids_V, (~vocab.t2d_W).nonzero()[:, 0]))
         self.num_draft = vocab.size
-        self.logit_softcap = logit_softcap
+        self.logit_softcap = softcap
         self.weight_WD = weight_WD.detach()[order_W].to(dtype)
         self.bias_W = None if bias_W is None else bias_W.detach()[order_W].to(dtype)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eyas.base import provenance
 from eyas.base.errors import UsageError
-from eyas.base.storage import StoragePath, write_atomic
+from eyas.base.storage import AnyPath, StoragePath, write_atomic
 from eyas.evaluation.replay import HeldOutRows, sample_held_out
 from eyas.features.reader import Features
 from eyas.formats.config import HeadMetadata
@@ -54,7 +54,7 @@ def build_origin(config: TrainConfig, features: Features, target: Target) -> pro
 
 def run(
     config: TrainConfig,
-    features_dir: Path | StoragePath,
+    features_dir: AnyPath,
     target: Target,
     out_dir: Path,
     *,
@@ -141,7 +141,7 @@ def _write_head_files(
     write_atomic(out_dir / "README.md", "\n".join(part for part in (card, data_card) if part))
 
 
-def _build_held_out(config: TrainConfig, features_dir: Path | StoragePath, target: Target) -> HeldOutRows | None:
+def _build_held_out(config: TrainConfig, features_dir: AnyPath, target: Target) -> HeldOutRows | None:
     """Returns the held-out answers that select the weights, with float32 features; None if no answer is held out."""
     features = Features(features_dir, target=target)
     indices = sample_held_out(features, config.evaluate_answers, config.seed)

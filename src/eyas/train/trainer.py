@@ -19,7 +19,7 @@ import torch
 
 from eyas.base.errors import InputError, StageError
 from eyas.base.progress import Progress
-from eyas.base.storage import StoragePath
+from eyas.base.storage import AnyPath, StoragePath
 from eyas.evaluation.replay import HeldOutRows
 from eyas.features.reader import Features, prefetch
 from eyas.model.block_head import BlockHead
@@ -104,8 +104,7 @@ class Trainer:
         counted = [i for i in self.indices if rows[i].shard % group.world_size == group.rank]
         counts_W = group.all_reduce_sum(features.generated_counts(counted))
         required = required_ids(target.tokenizer, target.info.eos_ids, counts_W)
-        is_block = config.drafter == "block"
-        mask_id = choose_mask_id(counts_W, required, target.embedding.weight) if is_block else 0
+        mask_id = choose_mask_id(counts_W, required, target.embedding.weight) if config.drafter == "block" else 0
         sizes = build_head_config(config, features.manifest.aux_layer_ids, target.info, mask_id)
         self.vocab = DraftVocab.from_counts(counts_W, sizes.draft_vocab_size, required)
         self.head = init_head(sizes, self.vocab, target, config.seed, config.init, config.lm_head).to(self.device)
@@ -119,9 +118,7 @@ class Trainer:
         self.metrics_lines: list[dict[str, Any]] = []
         self.utilization: FlopsUtilization | None = None
 
-    def train(
-        self, checkpoint_dir: StoragePath | Path, origin: str, progress: bool, tracker_dir: Path | None = None
-    ) -> None:
+    def train(self, checkpoint_dir: AnyPath, origin: str, progress: bool, tracker_dir: Path | None = None) -> None:
         """Runs all updates, or the remaining updates if this run has a checkpoint.
 
         At the end, `optimizer.weights` are the chosen weights (`checkpoint_selection`).

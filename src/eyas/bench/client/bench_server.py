@@ -29,7 +29,7 @@ from eyas.bench.load_test import LoadBlock, LoadPlan
 from eyas.bench.report import write_results
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult
 from eyas.bench.results import SCHEMA, describe_machine, redact_location
-from eyas.bench.workload import ChatPrompt, interleave_tasks, load_prompts, run_paired
+from eyas.bench.workload import ChatPrompt, Chats, interleave_tasks, load_prompts, run_paired
 
 
 def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, progress: bool = True) -> dict[str, Any]:
@@ -105,9 +105,7 @@ class ServerBenchmark:
             No request is sent after a server went down.
     """
 
-    def __init__(
-        self, config: ClientConfig, arms: Mapping[str, ServerArm], prompts: Mapping[str, Sequence[ChatPrompt]]
-    ) -> None:
+    def __init__(self, config: ClientConfig, arms: Mapping[str, ServerArm], prompts: Chats) -> None:
         self._config = config
         self._arms = arms
         units = interleave_tasks({task: [(task, prompt) for prompt in some] for task, some in prompts.items()})

@@ -20,7 +20,7 @@ from eyas.base.errors import InputError
 from eyas.base.progress import Progress
 from eyas.base.storage import write_atomic
 from eyas.chat.conversation import MODE_TAG, Conversation, Finish, Message, Turn, read_conversations
-from eyas.chat.render import render_prompt
+from eyas.chat.render import decode_ids, render_prompt
 from eyas.data.answers.journal import Journal, KeptAnswer, WithheldAnswer
 from eyas.data.answers.openai_protocol import message_texts
 from eyas.data.answers.respond_config import RespondConfig
@@ -257,10 +257,8 @@ class ShardWriter:
 
     def _decode_message(self, token_ids: tuple[int, ...], finish: Finish) -> Message:
         """Returns the answer's text as a message, without special tokens, so that it cannot start another turn."""
-        ids, tokenizer = list(token_ids[:-1] if finish == "stop" else token_ids), self._responder.tokenizer
-        text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return Message("assistant", text)
+        ids = token_ids[:-1] if finish == "stop" else token_ids
+        return Message("assistant", decode_ids(ids, self._responder.tokenizer, skip_special_tokens=True))
 
     def _apply(self, state: ConversationState, answer: KeptAnswer | WithheldAnswer) -> None:
         expected = state.num_unanswered - 1

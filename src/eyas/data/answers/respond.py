@@ -27,13 +27,11 @@ from eyas.data.answers.output_shards import ShardWriter, count_answers
 from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Answered, Responder, Retried
 from eyas.data.ledger.ledger import TALLY_SUFFIX, TOO_LONG, AnswerLedger, build_answer_ledger
-from eyas.data.prompts import PROMPTS_FILE, has_origin
+from eyas.data.prompts import LEDGER_FILE, ORIGIN_FILE, PROMPTS_FILE, has_origin
 from eyas.data.prompts import STAGE as PROMPTS_STAGE
 from eyas.privacy.filter import PrivacyFilter
 
 STAGE = "respond"
-ORIGIN_FILE = "origin.json"
-LEDGER_FILE = "ledger.json"
 
 
 @dataclass

@@ -136,10 +136,8 @@ def _count_missed_names(ledger: Mapping[str, Any]) -> dict[str, int]:
 
 def _bars(counts: Mapping[str, int]) -> list[tuple[str, int, str, str]]:
     """Returns the rows of a bar chart: (name, count, share, bar). The bar of the largest count has 30 characters."""
-    largest, total = max(counts.values(), default=0) or 1, sum(counts.values()) or 1
-    return [
-        (name, count, f"{count / total:.1%}", "█" * -(-BAR_WIDTH * count // largest)) for name, count in counts.items()
-    ]
+    most, total = max(counts.values(), default=0) or 1, sum(counts.values()) or 1
+    return [(name, num, f"{num / total:.1%}", "█" * -(-BAR_WIDTH * num // most)) for name, num in counts.items()]
 
 
 def _flat_rows(table: Mapping[str, Any]) -> list[tuple[str, str]]:

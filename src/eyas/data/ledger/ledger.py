@@ -6,14 +6,14 @@ A ledger contains file names, line numbers, ids and counts, never the text of a 
 import json
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from eyas.base.errors import InputError
 from eyas.base.storage import write_json_atomic
-from eyas.chat.conversation import Conversation
+from eyas.chat.conversation import Conversation, find_user_turns
 
 MAX_EXAMPLES = 20  # dropped records that the ledger names for each reason
 Gate = Literal["format", "forgotten", "quality", "evaluation sets", "personal data", "duplicates", "selection"]
@@ -109,11 +109,12 @@ class PromptLedger(_Ledger):
         self.count_dropped(reason, location)
         self.gates[gate] += 1
 
-    def count_kept(self, length: int, tags: Mapping[str, str]) -> None:
-        """Counts one record as kept. length: the characters of its user turns. tags: its tags `task` and `language`."""
+    def count_kept(self, prompt: Conversation) -> None:
+        """Counts one record as kept, by the length of its user turns and its tags `task` and `language`."""
+        length = sum(map(len, find_user_turns(prompt.messages)))
         self.kept += 1
-        self.tasks[tags.get("task", "none")] += 1
-        self.languages[tags.get("language", "unknown")] += 1
+        self.tasks[prompt.tags.get("task", "none")] += 1
+        self.languages[prompt.tags.get("language", "unknown")] += 1
         self.lengths[str(bisect_right(LENGTH_EDGES, length) - 1)] += 1
 
     def check(self) -> None:
@@ -129,6 +130,7 @@ class PromptLedger(_Ledger):
         """Returns the counts as they stand in ledger.json."""
         kinds = sorted({*self.replaced, *self.refused})
         dropped = self.gates | Counter(selection=self.over_limit)
+        lengths = [self.lengths[str(index)] for index in range(len(LENGTH_EDGES))]
         return {
             **{name: count for name, count in vars(self).items() if isinstance(count, int)},
             "shapes": dict(sorted(self.shapes.items())),
@@ -141,10 +143,7 @@ class PromptLedger(_Ledger):
             "contamination": dict(sorted(self.contamination.items())),
             "languages": dict(sorted(self.languages.items())),
             "tasks": dict(sorted(self.tasks.items())),
-            "lengths": {
-                "edges": list(LENGTH_EDGES),
-                "counts": [self.lengths[str(index)] for index in range(len(LENGTH_EDGES))],
-            },
+            "lengths": {"edges": list(LENGTH_EDGES), "counts": lengths},
         }
 
 

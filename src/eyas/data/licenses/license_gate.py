@@ -104,9 +104,7 @@ class LicenseGate:
         """Loads the shipped policy and the user's file, which overrides it. Raises InputError or UsageError."""
         return LicenseGate(LicensePolicy.load(None if path is None else Path(path)))
 
-    def decide(
-        self, claim: SourceClaim | TargetClaim, acknowledgements: Sequence[Acknowledgement] = ()
-    ) -> LicenseDecision:
+    def decide(self, claim: metadata.Claim, acknowledgements: Sequence[Acknowledgement] = ()) -> LicenseDecision:
         """Returns the decision on a claim. Raises InputError if it is denied, or lacks an acknowledgement."""
         assessment = self._assess(claim)
         pending = assessment.pending
@@ -137,7 +135,7 @@ class LicenseGate:
         )
 
     def find_pending(
-        self, claims: Iterable[SourceClaim | TargetClaim], acknowledgements: Sequence[Acknowledgement] = ()
+        self, claims: Iterable[metadata.Claim], acknowledgements: Sequence[Acknowledgement] = ()
     ) -> list[PendingClaim]:
         """Returns the claims that still need an acknowledgement. Raises InputError for a denied claim."""
         assessments = [self._assess(claim) for claim in claims]
@@ -147,7 +145,7 @@ class LicenseGate:
             if each.verdict == "acknowledge" and find_acknowledgement(each.pending, acknowledgements) is None
         ]
 
-    def _assess(self, claim: SourceClaim | TargetClaim) -> Assessment:
+    def _assess(self, claim: metadata.Claim) -> Assessment:
         """Returns the findings about a claim. Raises InputError for a denied claim."""
         assessment = self._assess_target(claim) if isinstance(claim, TargetClaim) else self._assess_source(claim)
         if assessment.verdict == "deny":
@@ -208,7 +206,7 @@ class LicenseGate:
     # --- findings ----------------------------------------------------------------------------------------------------
 
     def _assess_statements(
-        self, owner: str, claim: SourceClaim | TargetClaim, texts: Mapping[str, bytes], table: str, fix: str
+        self, owner: str, claim: metadata.Claim, texts: Mapping[str, bytes], table: str, fix: str
     ) -> tuple[Expression, tuple[str, ...], list[Finding]]:
         """Checks what the recipe, the card and the license text say about the license, in this order.
 

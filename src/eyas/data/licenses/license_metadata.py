@@ -50,6 +50,9 @@ class TargetClaim:
     revision: str | None = None
 
 
+Claim = SourceClaim | TargetClaim
+
+
 def read_target_claim(directory: Path, name: str, license: str | None = None) -> TargetClaim:
     """Reads the claim of a target's directory.
 

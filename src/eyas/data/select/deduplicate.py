@@ -20,6 +20,7 @@ from typing import BinaryIO
 import numpy as np
 
 from eyas.base.environment import import_extra
+from eyas.evalsets.ngram_hashes import mix_bits
 
 NUM_ROWS = 128  # of a signature: the estimate's standard deviation is at most 0.044
 SHINGLE_CHARS = 5
@@ -199,11 +200,8 @@ def _pack_pairs(pairs: np.ndarray) -> np.ndarray:
 
 
 def _hash_rows(rows: np.ndarray) -> np.ndarray:
-    """Hashes uint32 [n, k] to uint64 [n] with the mixing function of splitmix64 (Steele, Lea, Flood 2014)."""
+    """Hashes uint32 [n, k] to uint64 [n] with the mixing function of splitmix64."""
     value = np.zeros(len(rows), dtype=np.uint64)
     for column in range(rows.shape[1]):
-        value = (value ^ rows[:, column]) + np.uint64(0x9E3779B97F4A7C15)
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        value ^= value >> np.uint64(31)
+        value = mix_bits((value ^ rows[:, column]) + np.uint64(0x9E3779B97F4A7C15))
     return value

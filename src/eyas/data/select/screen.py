@@ -12,7 +12,6 @@ repeat themselves by design. Screening writes four files for each shard. They ar
     00012.json              the ledger; it is written last and marks the shard as finished
 """
 
-import hashlib
 import io
 import json
 import multiprocessing
@@ -29,12 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eyas.base.environment import count_cpus, import_extra, poll, read_rank
 from eyas.base.errors import StageError
 from eyas.base.storage import write_atomic
-from eyas.chat.conversation import Conversation, Message
+from eyas.chat.conversation import Conversation, Message, digest_messages, find_user_turns
 from eyas.data.ledger.ledger import Gate, PromptLedger
 from eyas.data.prompts_config import PromptsConfig
 from eyas.data.select.contamination import CONTAMINATED, ContaminationFilter
@@ -125,7 +123,7 @@ class ScreenedRecord:
     @property
     def user_turns(self) -> tuple[str, ...]:
         """The texts of the user."""
-        return tuple(message.content for message in self.messages if message.role == "user")
+        return find_user_turns(self.messages)
 
 
 class Screener:
@@ -184,8 +182,7 @@ class Screener:
             if each.evalset is not None:
                 each.dropped["evaluation sets"] = CONTAMINATED
         rest = [each for each in records if not each.dropped or every_gate]
-        supported = self._privacy.name_languages
-        texts = [(each.texts, pick_screening_language(each.languages, supported)) for each in rest]
+        texts = [(each.texts, pick_screening_language(each.languages, self._privacy.name_languages)) for each in rest]
         for each, result in zip(rest, self._privacy.clean(texts), strict=True):
             each.privacy = result
             if isinstance(result, DroppedRecord):
@@ -198,10 +195,11 @@ class Screener:
         candidates = [each for each in records if not each.dropped]
         lines = [_to_conversation(each, source).to_line() for each in candidates]
         signatures = [] if source.config.is_builtin else [minhash_signature(each.user_turns) for each in candidates]
+        digests = b"".join(digest_messages(each.messages) for each in candidates)
         arrays = io.BytesIO()
         np.savez(
             arrays,
-            digests=_digest_messages(candidates),
+            digests=np.frombuffer(digests, dtype="<u8").astype(np.uint64),  # equal ones mean duplicates
             lengths=np.array([sum(map(len, each.user_turns)) for each in candidates], dtype=np.int64),
             signatures=np.array(signatures, dtype=np.uint32).reshape(-1, NUM_ROWS),
         )
@@ -260,13 +258,6 @@ def _to_conversation(screened: ScreenedRecord, source: Source) -> Conversation:
     if screened.languages:
         tags["language"] = screened.languages[0]
     return Conversation(record.id, record.source, screened.messages, tags, dict(screened.changed))
-
-
-def _digest_messages(candidates: Sequence[ScreenedRecord]) -> NDArray[np.uint64]:
-    """Returns a 64-bit digest of each candidate's messages, uint64 [n]. Equal digests mean duplicates."""
-    texts = [json.dumps([message.to_json() for message in each.messages]).encode() for each in candidates]
-    packed = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
-    return np.frombuffer(packed, dtype="<u8").astype(np.uint64)
 
 
 def _decision_line(screened: ScreenedRecord) -> str:
@@ -361,8 +352,7 @@ def _screen_with_ray(job: ScreeningJob, numbers: Sequence[int]) -> Iterator[int]
         ray.init(log_to_driver=False)
     try:
         items = ray_data.from_items([{"number": number} for number in numbers], override_num_blocks=len(numbers))
-        size = min(job.config.workers or len(numbers), len(numbers))
-        done = items.map(Worker, concurrency=size)
+        done = items.map(Worker, concurrency=min(job.config.workers or len(numbers), len(numbers)))
         yield from (int(row["count"]) for row in done.iter_rows())
     finally:
         if started_here:

@@ -6,7 +6,7 @@ It needs only a few bytes of memory for each of the N candidates.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import compress, islice
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from eyas.base.errors import InputError
 from eyas.base.provenance import digest_json
 from eyas.base.storage import convert_write_errors
-from eyas.chat.conversation import Conversation, Message, read_conversations
+from eyas.chat.conversation import Conversation, find_user_turns, read_conversations
 from eyas.data.select.deduplicate import NearDuplicates
 from eyas.data.select.screen import ScreeningJob
 from eyas.data.select.traffic import MAX_FITTED, TrafficModel, sample_texts
@@ -137,7 +137,7 @@ def _match_production(
     production = _read_production_log(config.production or "")
     is_candidate = np.zeros(len(lengths_N), dtype=np.bool_)
     is_candidate[numbers] = True
-    texts = ((conversation.id, _join_user_turns(conversation.messages)) for _, conversation in read_screened(job))
+    texts = ((each.id, "\n".join(find_user_turns(each.messages))) for _, each in read_screened(job))
     pool = sample_texts(compress(texts, is_candidate), MAX_FITTED, config.seed)
     model = TrafficModel.fit(production, pool, config.seed)
     cells_N = np.concatenate([model.assign_cells(batch) for batch in _iter_text_batches(job)])
@@ -164,20 +164,16 @@ def _read_production_log(path: str) -> list[str]:
         for number, record in enumerate(read_shard(source, shard), start=shard.first_record):
             parsed = parse_record(record.value) if number % step == 0 else None
             if isinstance(parsed, ParsedRecord):
-                texts.append(_join_user_turns(parsed.messages))
+                texts.append("\n".join(find_user_turns(parsed.messages)))
     if not texts:
         raise InputError(f"prompts.production={path} holds no prompt", "Name a log of requests with their messages")
     return texts
 
 
 def _iter_text_batches(job: ScreeningJob) -> Iterator[list[str]]:
-    texts = (_join_user_turns(conversation.messages) for _, conversation in read_screened(job))
+    texts = ("\n".join(find_user_turns(conversation.messages)) for _, conversation in read_screened(job))
     while batch := list(islice(texts, BATCH_PROMPTS)):
         yield batch
-
-
-def _join_user_turns(messages: Sequence[Message]) -> str:
-    return "\n".join(message.content for message in messages if message.role == "user")
 
 
 def digest_log(path: str) -> str:

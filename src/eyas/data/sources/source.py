@@ -232,8 +232,7 @@ def describe_rejected(source: Source) -> str:
     rejected = ((record, result) for record, result in parsed if isinstance(result, RejectedRecord))
     places: dict[str, list[str]] = {}
     for record, result in islice(rejected, MAX_DESCRIBED):
-        form = result.form or describe_form(record.value)
-        places.setdefault(f"{result.reason}: {form}", []).append(record.location)
+        places.setdefault(f"{result.reason}: {result.form or describe_form(record.value)}", []).append(record.location)
     return ", ".join(f"{', '.join(where)} ({reason})" for reason, where in places.items())
 
 

@@ -24,8 +24,7 @@ def write_extraction(rng: random.Random) -> Messages:
     note = [grammar.expand(EXTRACTION["first_line"])]
     note += [grammar.expand(line) for line in rng.sample(EXTRACTION["note"], rng.choice((2, 3, 4)))]
     copied = rng.sample(("name", "town", "number", "weekday", "thing", "place", "month"), rng.choice((2, 3)))
-    judged = ["summary", *rng.sample(("next_step", "reason", "priority", "tags", "mood"), rng.choice((3, 4)))]
-    keys = copied + judged
+    keys = [*copied, "summary", *rng.sample(("next_step", "reason", "priority", "tags", "mood"), rng.choice((3, 4)))]
     grammar.words |= {"keys": ", ".join(keys), "note": " ".join(note)}
     lines = ",\n".join(f'  "{key}": {_write_value(grammar, key)}' for key in keys)
     return grammar.ask_and_answer(EXTRACTION["ask"], "{\n" + lines + "\n}")
