@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,14 @@ def test_no_cost_falls_to_nothing() -> None:
     """A slope that was measured too steep must not make short contexts free."""
     steep = CostTable(("off",), (1,), 512, ((0.01,),), (1.0,))
     assert steep.seconds_for(0, load(1)) == pytest.approx(0.0025)
+
+
+def test_a_padded_round_costs_as_much_as_the_size_it_runs_at() -> None:
+    table = CostTable(("off",), (8, 16), 512, ((0.008, 0.016),), (0.0,))
+    padded = replace(table, pad=lambda batch: -(-batch // 2) * 2)
+    assert table.seconds_at(0, 9) == pytest.approx(0.009)
+    assert padded.seconds_at(0, 9) == padded.seconds_at(0, 10) == pytest.approx(0.010)
+    assert padded.seconds_at(0, 16) == pytest.approx(0.016)
 
 
 def test_rising() -> None:

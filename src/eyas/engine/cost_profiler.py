@@ -158,7 +158,8 @@ def build_budget(
 
     def measure(rounds: tuple[Arm, ...]) -> CostTable:
         limits, time_s = (engine.max_running, profiler.max_context), time_limit_s * len(rounds) / len(arms)
-        return load_or_measure(key, rounds, *limits, profiler.measure_round_s, cache, min(time_s, time_limit_s))
+        table = load_or_measure(key, rounds, *limits, profiler.measure_round_s, cache, min(time_s, time_limit_s))
+        return table if engine.runner.graphs is None else dataclasses.replace(table, pad=RoundGraphs.padded_size)
 
     table = measure(arms)
     rows = min(READ_ROWS, profiler.max_context)

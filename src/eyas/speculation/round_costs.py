@@ -14,7 +14,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ class CostTable:
         context: The number of tokens before the root of each request in the measured rounds.
         seconds: The seconds of a round: seconds[arm][index of the batch size].
         per_token: For each arm, the extra seconds of a round for each further token of context.
+        pad: Returns the number of requests as which a round of this many runs: CUDA graphs exist for some sizes only.
     """
 
     arms: tuple[str, ...]
@@ -75,10 +76,11 @@ class CostTable:
     context: int
     seconds: tuple[tuple[float, ...], ...]
     per_token: tuple[float, ...]
+    pad: Callable[[int], int] = field(default=int, compare=False)
 
     def seconds_at(self, arm: int, batch: int) -> float:
         """Returns the seconds of an arm at a batch size, interpolated between two measured batch sizes."""
-        batches, seconds = self.batches, self.seconds[arm]
+        batch, batches, seconds = self.pad(batch), self.batches, self.seconds[arm]
         if len(batches) == 1:
             return seconds[0] * batch / batches[0] if batch > batches[0] else seconds[0]
         right = next((index for index, size in enumerate(batches) if size >= batch), len(batches) - 1)
