@@ -11,6 +11,7 @@ from eyas.engine import model_runner
 from eyas.engine.engine import Engine
 from eyas.engine.loops import RequestList, plain_loop
 from eyas.tree import node_scale
+from eyas.tree.merge import SOURCES
 
 
 @pytest.mark.parametrize("loop", ["plain", "overlap"])
@@ -25,10 +26,11 @@ def test_the_scale_learns_from_rounds_with_copies(llama: Spoken, loop: str, monk
     assert tokens(found) == llama.answers
     scale = engine.runner.drafters[0].node_scale
     assert scale is not None
-    graded, accepted = scale.counts_DN2.sum((0, 1)).tolist()
-    assert graded > accepted >= 0
-    assert not np.array_equal(scale.shares_DN, np.tile(node_scale.IDENTITY_N, (node_scale.MAX_DEPTH, 1)))
-    assert engine.scale_errors().keys() == {"head", "copy"}
+    counts = dict(zip(SOURCES, scale.counts_SDN2.sum((1, 2)).tolist(), strict=True))
+    assert all(graded > 0 for source, (graded, _) in counts.items() if source != "both"), "a random head agrees never"
+    assert counts["copy"][1] > 0, "the copies are the answers"
+    assert not np.array_equal(scale.shares_SDN[0], np.tile(node_scale.IDENTITY_N, (node_scale.MAX_DEPTH, 1)))
+    assert scale.errors().keys() >= {"head", "branch", "copy"}
 
 
 def test_a_head_without_copies_is_graded_too(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +41,7 @@ def test_a_head_without_copies_is_graded_too(llama: Spoken, monkeypatch: pytest.
     (output,) = plain_loop(engine, RequestList([request]))
     scale = engine.runner.drafters[0].node_scale
     assert scale is not None
-    graded_D, accepted_D = scale.counts_DN2.sum(1).T.tolist()
+    graded_D, accepted_D = scale.counts_SDN2[0].sum(1).T.tolist()
     drafted = [sum(count > depth for count in output.accepted) for depth in range(1, TREE.depth + 1)]
     assert all(all_ >= own for all_, own in zip(accepted_D, drafted, strict=False))
     assert sum(accepted_D) - sum(drafted) <= TREE.depth, "only the last round has tokens after the end"

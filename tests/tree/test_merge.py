@@ -8,7 +8,7 @@ import torch
 from engine_checks import check_tree
 from tests.tree.test_rerank import make_tree
 
-from eyas.tree.merge import merge_chain
+from eyas.tree.merge import SOURCES, merge_chain
 from eyas.tree.tree import Tree
 from eyas.tree.verify import verify
 
@@ -22,6 +22,15 @@ def paths(tree: Tree, row: int) -> dict[Path, float]:
         if tree.valid_BM[row, node]:
             found[node] = (*found[int(tree.parents_BM[row, node])], int(tree.tokens_BM[row, node]))
     return {path: float(tree.scores_BM[row, node]) for node, path in found.items() if path}
+
+
+def path_of(tree: Tree, row: int, node: int) -> Path:
+    """The tokens from the root down to a node."""
+    found: list[int] = []
+    while node:
+        found.append(int(tree.tokens_BM[row, node]))
+        node = int(tree.parents_BM[row, node])
+    return tuple(reversed(found))
 
 
 def random_tree(pick: random.Random, num_requests: int) -> Tree:
@@ -61,7 +70,7 @@ def test_paths_are_those_of_tree_and_chain(seed: int) -> None:
     counts = [pick.randint(0, size) for _ in range(num_requests)]
     scores = [sorted((-2 * pick.random() for _ in range(size)), reverse=True) for _ in range(num_requests)]
     valid_BK = torch.arange(size) < torch.tensor(counts)[:, None]
-    merged = merge_chain(tree, torch.tensor(tokens), torch.tensor(scores), valid_BK)
+    merged, sources_BM = merge_chain(tree, torch.tensor(tokens), torch.tensor(scores), valid_BK)
     check_tree(merged)
     for row in range(num_requests):
         drafted = {(): 0.0} | paths(tree, row)
@@ -73,13 +82,22 @@ def test_paths_are_those_of_tree_and_chain(seed: int) -> None:
         del expected[()]
         found = paths(merged, row)
         assert found.keys() == expected.keys()
+        for node in range(1, merged.tokens_BM.shape[1]):
+            if merged.valid_BM[row, node]:
+                path = path_of(merged, row, node)
+                is_later = path[:-1] in chain and path[:-1] not in drafted
+                own = "copy" if is_later else "branch"
+                source = own if path not in drafted else "both" if path in chain else "head"
+                assert SOURCES[sources_BM[row, node]] == source
         assert all(found[path] == pytest.approx(expected[path], abs=2e-4) for path in found)
 
 
 def test_the_path_of_a_copy_is_accepted_below_the_nodes_of_the_tree() -> None:
     """The tree has 1 -> 2; the copy 1 2 3 4. The target says 1 2 3 4 5."""
     tree = make_tree([[0, 0, 1]], [[0.0, -0.5, -1.0]])
-    merged = merge_chain(tree, torch.tensor([[1, 2, 3, 4]]), -torch.arange(1.0, 5)[None], torch.ones(1, 4).bool())
+    merged, sources_BM = merge_chain(
+        tree, torch.tensor([[1, 2, 3, 4]]), -torch.arange(1.0, 5)[None], torch.ones(1, 4).bool()
+    )
     says = {(): 1, (1,): 2, (1, 2): 3, (1, 2, 3): 4, (1, 2, 3, 4): 5}
     ids = torch.zeros_like(merged.tokens_BM)
     found: dict[int, Path] = {0: ()}
@@ -89,3 +107,5 @@ def test_the_path_of_a_copy_is_accepted_below_the_nodes_of_the_tree() -> None:
         ids[0, node] = says.get(found.get(node, (-1,)), 0)
     accepted = verify(merged, ids)
     assert accepted.tokens_BS[0, : int(accepted.lengths_B)].tolist() == [1, 2, 3, 4, 5]
+    named = [SOURCES[sources_BM[0, node]] for node in accepted.nodes_BS[0, 1:5].tolist()]
+    assert named == ["both", "both", "branch", "copy"]

@@ -265,7 +265,9 @@ class AsyncEngine:
         engine, pool = self.engine, self.engine.kv_cache.pool
         running, cached = len(engine.scheduler.running), engine.kv_cache.prefix_cache.num_slots
         is_promoted = self.canary is not None and self.canary.state == "promoted"
-        policy = engine.policies[CANARY if is_promoted else MAIN]
+        drafter = CANARY if is_promoted else MAIN
+        policy, scales = engine.policies[drafter], [one.node_scale for one in engine.runner.drafters]
+        scale = scales[drafter] if scales else None
         return EngineStats(
             running=running,
             waiting=max(len(self._open) - running, 0),
@@ -274,7 +276,7 @@ class AsyncEngine:
             counters=engine.counters.copy(),
             speedup=policy.speedup() if isinstance(policy, Budget) else None,
             forecast=policy.forecast_check.ratios() if isinstance(policy, Budget) else {},
-            scale_errors=engine.scale_errors(CANARY if is_promoted else MAIN),
+            scale_errors={} if scale is None else scale.errors(),
             canary=None if self.canary is None else self.canary.status(),
         )
 

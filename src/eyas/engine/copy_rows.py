@@ -20,7 +20,7 @@ from eyas.memory.future_map import FutureMap
 from eyas.speculation.copy_index import MAX_COPY, Copy
 from eyas.staging import Staging
 from eyas.tree.merge import merge_chain
-from eyas.tree.node_scale import NodeScale, calibrate
+from eyas.tree.node_scale import NodeScale
 from eyas.tree.tree import Tree
 
 
@@ -58,8 +58,8 @@ class CopyRows:
         req_slots_B: Tensor,
         lengths_B: Tensor,
         scale: NodeScale | None,
-    ) -> Tree:
-        """Returns the trees with the copies merged in.
+    ) -> tuple[Tree, Tensor, Tensor | None]:
+        """Returns the trees with the copies merged in, the sources of their nodes, and the shares for `calibrate`.
 
         Args:
             tree: the trees that a head has drafted, or roots only.
@@ -67,7 +67,7 @@ class CopyRows:
             future_map: the texts of the requests on the device.
             req_slots_B: the request slots.
             lengths_B: the numbers of committed tokens.
-            scale: the scale of the head's nodes; None to take their scores as they are.
+            scale: the scale of the shares; None to return none.
         """
         shape = len(self.copies), MAX_COPY + self.num_unread
         tokens_BX, log_probs_BX, counts_B2 = np.zeros(shape, np.int64), np.zeros(shape, np.float32), [[0, 0]] * shape[0]
@@ -77,12 +77,10 @@ class CopyRows:
                 counts_B2[request] = [count, copy.begin]
                 tokens_BX[request, :count] = copy.tokens
                 log_probs_BX[request, :count] = np.log(copy.probabilities)
-        scales = () if scale is None else (np.log(scale.shares_DN).astype(np.float32),)
-        tokens_BX, log_probs_BX, counts_B2, *scales = staging.copy(
-            tokens_BX, log_probs_BX, np.array(counts_B2), *scales
+        shares = () if scale is None else (np.log(scale.shares_SDN).astype(np.float32),)
+        tokens_BX, log_probs_BX, counts_B2, *shares = staging.copy(
+            tokens_BX, log_probs_BX, np.array(counts_B2), *shares
         )
-        for log_shares_DN in scales:
-            tree = calibrate(tree, log_shares_DN)
         counts_B, begins_B = counts_B2.unbind(1)
         first_B1 = (lengths_B + 1 - begins_B)[:, None]
         columns_BK = first_B1 + torch.arange(MAX_COPY, device=first_B1.device)
@@ -93,6 +91,6 @@ class CopyRows:
             valid_BK &= ((text_BU == tokens_BX[:, : self.num_unread]) | (ahead_U >= first_B1)).all(1, keepdim=True)
         columns_BK = columns_BK.clamp_(max=tokens_BX.shape[1] - 1)
         known_B1 = log_probs_BX.gather(1, (first_B1 - 1).clamp(0, tokens_BX.shape[1] - 1)) * (first_B1 > 0)
-        return merge_chain(
-            tree, tokens_BX.gather(1, columns_BK), log_probs_BX.gather(1, columns_BK) - known_B1, valid_BK
-        )
+        log_probs_BK = log_probs_BX.gather(1, columns_BK) - known_B1
+        merged = merge_chain(tree, tokens_BX.gather(1, columns_BK), log_probs_BK, valid_BK)
+        return *merged, shares[0] if shares else None

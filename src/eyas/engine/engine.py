@@ -32,7 +32,6 @@ from eyas.model.target import Target
 from eyas.speculation.arms import OFF, Arm
 from eyas.speculation.batch_load import FixedArm, Policy
 from eyas.speculation.copy_index import MAX_COPY, CopyFinder
-from eyas.tree.node_scale import ScaleError
 
 OnTokens = Callable[[RequestOutput, int], None]
 """The callback on_tokens(output, count): called after each work that appended `count` tokens to `output`."""
@@ -118,13 +117,6 @@ class Engine:
         """The number of further requests that fit before `max_running` requests run or wait."""
         return self.max_running - len(self.scheduler.running) - len(self.scheduler.waiting)
 
-    def scale_errors(self, drafter: int = 0) -> dict[str, ScaleError]:
-        """Returns, for "head" and "copy", the error of the predicted acceptance of draft tokens, as far as known."""
-        scales = [one.node_scale for one in self.runner.drafters[drafter : drafter + 1]]
-        sources = {"head": next(iter(scales), None), "copy": None if self.copies is None else self.copies.model}
-        errors = {name: source.error() for name, source in sources.items() if source is not None}
-        return {name: error for name, error in errors.items() if error is not None}
-
     def max_new_tokens(self, request: Request) -> int:
         """Returns the maximum number of output tokens of the request. Raises InputError if the request is not valid."""
         return max_new_tokens(request, self.max_context, self.target.info.vocab_size)
@@ -205,10 +197,10 @@ class Engine:
         if isinstance(step.work, PrefillWork):
             new_tokens = self._outputs.process_prefill(step.work, result.out)
         else:
-            if result.out.node_counts_DN2 is not None:
+            if result.out.node_counts_SDN2 is not None:
                 scale = self.runner.drafters[step.work.kind.drafter].node_scale
                 assert scale is not None, "only a drafter with a scale counts nodes"
-                scale.learn(result.out.node_counts_DN2.numpy())
+                scale.learn(result.out.node_counts_SDN2.numpy())
             new_tokens, report = self._outputs.process_round(step.work, result.out, result.seconds)
             if report is not None:
                 self.policies[step.work.kind.drafter].observe(report)

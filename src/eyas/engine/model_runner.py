@@ -31,7 +31,7 @@ from eyas.model.attention import PackedAttention
 from eyas.model.target import Target, TargetOutput
 from eyas.speculation.acceptance_trace import trace_BC
 from eyas.staging import to_host
-from eyas.tree.node_scale import count_graded
+from eyas.tree.node_scale import calibrate, count_graded
 from eyas.tree.sampling import Logprobs, compute_logprobs
 from eyas.tree.tree import Tree, forward_rows, rerank
 from eyas.tree.verify import AcceptedPath, has_rejected_child, verify
@@ -124,7 +124,7 @@ class ModelRunner:
             grades = batch.copies is not None or self._num_drafting % GRADE_ROUNDS == 0
             out = self._round(batch, self.sampler.batch_for(batch.req_slots), grades)
             out.times.draft_s += read_s
-            return replace(out, read_BC=to_host(out.read_BC), node_counts_DN2=self._node_counts(batch))
+            return replace(out, read_BC=to_host(out.read_BC), node_counts_SDN2=self._node_counts(batch))
         rows = self._padded(batch.req_slots)
         recorded = replace(batch, req_slots=(), draft_lags=())  # the part that does not change from round to round
         if batch.shape is not None:
@@ -135,14 +135,14 @@ class ModelRunner:
         )
         num_slots = 1 if batch.shape is None else batch.shape.max_accepted
         read_BC = to_host(read_BC[: len(batch.req_slots)])
-        return RoundOutput(read_BC, num_slots, PhaseTimes(), node_counts_DN2=self._node_counts(batch))
+        return RoundOutput(read_BC, num_slots, PhaseTimes(), node_counts_SDN2=self._node_counts(batch))
 
     def _node_counts(self, batch: RoundBatch) -> Tensor | None:
         """Returns the counts of graded nodes on the host; None except after every LEARN_ROUNDS-th round that drafts."""
         if not any(batch.drafts) or self._num_drafting % LEARN_ROUNDS:
             return None
         scale = self.drafters[batch.drafter].node_scale
-        return None if scale is None else to_host(scale.counts_DN2)
+        return None if scale is None else to_host(scale.counts_SDN2)
 
     def is_warm(self, batch: RoundBatch) -> bool:
         """Returns True if a round like this needs no warm-up, such as the capture of a CUDA graph."""
@@ -175,7 +175,7 @@ class ModelRunner:
         drafting_b = None  # the requests that draft; None: all of them, or none
         if not all(batch.drafts):
             (drafting_b,) = self.staging.copy([b for b, drafts in enumerate(batch.drafts) if drafts])
-        tree, rows_T, scores_BM = self._draft(batch, req_slots_B, lengths_B, roots_B, drafting_b)
+        drafted, sources_BM, tree, rows_T = self._draft(batch, req_slots_B, lengths_B, roots_B, drafting_b)
         drafted_s = time.perf_counter()
         own_BE, out = self._verify(tree, rows_T, req_slots_B, lengths_B)
         logits_TW = self.target.logits(out.hidden_BTD[0])
@@ -203,7 +203,7 @@ class ModelRunner:
             if self.graphs is not None and all(batch.drafts):
                 real_tree, num_real = self._without_padding(rows, tree)
             if grades and scale is not None:
-                count_graded(scale.counts_DN2, real_tree, scores_BM, accepted)
+                count_graded(scale.counts_SDN2, real_tree, drafted, sources_BM, accepted)
             if batch.has_branches and batch.copies is None:
                 read.append(trace_BC(real_tree, accepted, num_real))
         logprobs = _logprobs_on_host(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
@@ -220,11 +220,14 @@ class ModelRunner:
 
     def _draft(
         self, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, drafting_b: Tensor | None
-    ) -> tuple[Tree, Tensor | None, Tensor]:
-        """Returns the trees, which of their nodes are verified (row by row; None: all), and the drafter's scores."""
+    ) -> tuple[Tree, Tensor | None, Tree, Tensor | None]:
+        """Returns the drafted trees, the sources of their nodes (None: the head), the trees to verify, and rows_T.
+
+        rows_T says which nodes are verified, row by row; None: all of them.
+        """
         if batch.shape is None:
             tree = Tree.root_only(roots_B)
-            return tree, None, tree.scores_BM
+            return tree, None, tree, None
         copies = batch.copies
         if copies is not None and copies.is_alone:
             tree = Tree.root_only(roots_B)
@@ -233,11 +236,13 @@ class ModelRunner:
         else:
             some_b = req_slots_B[drafting_b], lengths_B[drafting_b], roots_B[drafting_b]
             tree = Tree.from_subset(roots_B, self.drafters[batch.drafter].draft(*some_b, batch.shape), drafting_b)
-        scores_BM = tree.scores_BM
-        if copies is not None:
-            scale = None if copies.is_alone else self.drafters[batch.drafter].node_scale
-            tree = copies.merge_into(tree, self.staging, self.future_map, req_slots_B, lengths_B, scale)
-        return *rerank(tree, batch.nodes), scores_BM
+        if copies is None:
+            return tree, None, *rerank(tree, batch.nodes)
+        scale = None if copies.is_alone else self.drafters[batch.drafter].node_scale
+        rows = req_slots_B, lengths_B
+        tree, sources_BM, log_shares_SDN = copies.merge_into(tree, self.staging, self.future_map, *rows, scale)
+        ranked = tree if log_shares_SDN is None else calibrate(tree, sources_BM, log_shares_SDN)
+        return tree, sources_BM, *rerank(ranked, batch.nodes)
 
     def _verify(
         self, tree: Tree, rows_T: Tensor | None, req_slots_B: Tensor, lengths_B: Tensor

@@ -78,7 +78,7 @@ class CopyDrafter:
         self.replay.num_rounds += len(pairs)
         self.replay.num_copies += int((sizes_B > 0).sum())
         self.replay.num_rows += int((sizes_B + 1 - self.nodes).clamp(min=0).sum())
-        merged = merge_chain(tree, tokens_BK, scores_BK, torch.arange(MAX_COPY) < sizes_B[:, None])
+        merged, _ = merge_chain(tree, tokens_BK, scores_BK, torch.arange(MAX_COPY) < sizes_B[:, None])
         scores_BM = merged.scores_BM.index_fill(1, torch.tensor([0]), torch.inf)
         ranks_BM = scores_BM.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         is_verified_BM = ranks_BM < (sizes_B + 1).clamp(min=self.nodes)[:, None]

@@ -131,7 +131,7 @@ def run(
     report = evaluate(config, stored, (features, training), target, progress)
     scale = NodeScale()
     report["arms"] = measure_arms(config, stored, features, target, progress, scale)
-    report["node_shares"] = scale.shares_N.tolist()
+    report["node_shares"] = scale.head_shares_N.tolist()
     if isinstance(stored.head, Head):  # other heads draft with the whole vocabulary
         report["draft_vocab"] = measure_vocab_sizes(config.shape, stored, (features, training), target)
     provenance.mark_unfinished(out_dir)
@@ -152,12 +152,12 @@ def measure_arms(
     with Progress("eval, arms", len(arms), "arms", enabled=progress) as bar:
         for arm in arms:
             assert arm.shape is not None, "these arms draft"
-            (rounds,) = replay_heads(*settings, arm.shape, config.batch_tokens, scale.counts_DN2)
+            (rounds,) = replay_heads(*settings, arm.shape, config.batch_tokens, scale.counts_SDN2)
             if rounds:
                 stats = summarize(list(rounds.values()), config.seed)
                 entries[arm.name] = _length_entry(stats) | {"by_depth": stats.by_depth}
             bar.advance(1)
-    scale.learn(scale.counts_DN2.numpy())
+    scale.learn(scale.counts_SDN2.numpy())
     return entries
 
 

@@ -75,14 +75,14 @@ def find_answers(text: int, ids_T: Tensor, loss_mask_T: Tensor) -> list[AnswerSp
 
 
 def replay_answers(
-    answers: Sequence[AnswerSpan], drafter: ReplayDrafter, counts_DN2: Tensor | None = None
+    answers: Sequence[AnswerSpan], drafter: ReplayDrafter, counts_SDN2: Tensor | None = None
 ) -> list[RequestRounds]:
     """Returns the rounds of each answer. Replays all answers in one batch. An answer of one token has no rounds.
 
     Args:
         answers: The answers.
         drafter: Drafts the trees.
-        counts_DN2: Gets the graded nodes of all rounds (`NodeScale.counts_DN2`). Nodes after the end are left out.
+        counts_SDN2: Gets the graded nodes of all rounds (`NodeScale.counts_SDN2`). Nodes after the end are left out.
     """
     accepted: list[list[int]] = [[] for _ in answers]
     offered: list[list[int]] = [[] for _ in answers]
@@ -92,10 +92,10 @@ def replay_answers(
         truth_BS = torch.stack([true_continuation(answers[i], positions[i], tree.depth + 1) for i in running])
         # The token after a node of depth d on the true path is x_{t+2+d}.
         path = verify(tree, truth_BS.gather(1, tree.depths_BM))
-        if counts_DN2 is not None:
+        if counts_SDN2 is not None:
             left_B1 = torch.tensor([[answers[i].end - 2 - positions[i]] for i in running])
             known = replace(tree, valid_BM=tree.valid_BM & (tree.depths_BM <= left_B1))  # no token after the end
-            count_graded(counts_DN2, known, tree.scores_BM, path)
+            count_graded(counts_SDN2, known, tree, None, path)
         rejected = has_rejected_child(tree, path).tolist()
         for i, length, was_rejected in zip(running, path.lengths_B.tolist(), rejected, strict=True):
             left = answers[i].end - 1 - (positions[i] + 1)
@@ -131,19 +131,19 @@ class TextRounds:
         }
 
 
-def replay_rows(rows: Sequence[Row], drafter: ReplayDrafter, counts_DN2: Tensor | None = None) -> list[TextRounds]:
+def replay_rows(rows: Sequence[Row], drafter: ReplayDrafter, counts_SDN2: Tensor | None = None) -> list[TextRounds]:
     """Returns the rounds of each text. The rounds of all answers of a text are joined, as if it were one request.
 
     Args:
         rows: The texts.
         drafter: Drafts the trees.
-        counts_DN2: As in `replay_answers`.
+        counts_SDN2: As in `replay_answers`.
     """
     replayed: list[list[tuple[AnswerSpan, RequestRounds]]] = [[] for _ in rows]
     texts = [find_answers(text, row.ids_T, row.loss_mask_T) for text, row in enumerate(rows)]
     for turn in range(max(len(answers) for answers in texts)):
         answers = [answers[turn] for answers in texts if turn < len(answers)]
-        for answer, rounds in zip(answers, replay_answers(answers, drafter, counts_DN2), strict=True):
+        for answer, rounds in zip(answers, replay_answers(answers, drafter, counts_SDN2), strict=True):
             replayed[answer.text].append((answer, rounds))
     return [_join_turns(turns) for turns in replayed]
 
@@ -166,7 +166,7 @@ def replay_heads(
     target: Target,
     shape: TreeShape,
     batch_tokens: int,
-    counts_DN2: Tensor | None = None,
+    counts_SDN2: Tensor | None = None,
 ) -> list[dict[int, RequestRounds]]:
     """Replays the same rows with several heads. Reads or computes the features of each row only once.
 
@@ -177,7 +177,7 @@ def replay_heads(
         target: The target of the heads.
         shape: The draft tree.
         batch_tokens: The most tokens of the rows that are replayed together, padding included.
-        counts_DN2: As in `replay_answers`.
+        counts_SDN2: As in `replay_answers`.
 
     Returns:
         For each head, the index of each row -> its rounds.
@@ -186,7 +186,7 @@ def replay_heads(
     for batch in features.batches(indices, batch_tokens):
         rows = list(features.rows(batch))
         for (head, vocab), by_index in zip(heads, rounds, strict=True):
-            texts = replay_rows(rows, build_head_drafter(head, vocab, target, shape, rows), counts_DN2)
+            texts = replay_rows(rows, build_head_drafter(head, vocab, target, shape, rows), counts_SDN2)
             by_index |= {index: text.rounds for index, text in zip(batch, texts, strict=True)}
     return rounds
 

@@ -6,8 +6,8 @@
 Everything below is done for each batch bucket (batch sizes near one measured size) separately.
 
 Switching. The arm changes when another arm is better by SWITCH_GAIN in SWITCH_ROUNDS rounds in a row; to `off` it
-changes when drafting is no better. If the head has not read the newest tokens, it reads them before it drafts again. This time is divided by PAYBACK_ROUNDS and added to
-the seconds of a round.
+changes when drafting is no better. If the head has not read the newest tokens, it reads them before it drafts again.
+This time is divided by PAYBACK_ROUNDS and added to the seconds of a round.
 
 Reading prompts. The head must read a new prompt before it drafts. The time for this, divided by the generated tokens,
 is added to the cost of every arm that drafts. With long prompts and short answers, drafting may not pay.

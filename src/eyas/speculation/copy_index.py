@@ -12,10 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from eyas.speculation.arms import Arm
-from eyas.tree.node_scale import ScaleError
 from eyas.tree.shape import chain_shape
 
 GRAM = 2  # tokens: the shortest match
@@ -135,7 +132,6 @@ class CopyModel:
         self._hits = [[PRIOR_WEIGHT * share for share in PRIORS] for _ in range(2)]
         self._curves: dict[tuple[bool, int], list[float]] = {}
         self._num_observed = 0
-        self._checked_1N3 = np.zeros((1, len(PRIORS), 3))  # graded, accepted, predicted to be accepted, by bucket
 
     def curve(self, match: int, is_shared: bool) -> list[float]:
         """Returns, for each token after a match, the probability that the target accepts it and all before it.
@@ -189,16 +185,11 @@ class CopyModel:
             self._curves.clear()
         for step in range(num_accepted + was_refused):
             bucket = bisect_right(MATCH_BOUNDS, copy.match + first + step)
-            self._checked_1N3[0, bucket] += 1, step < num_accepted, hits[bucket] / trials[bucket]
             trials[bucket] += 1
             hits[bucket] += step < num_accepted
             if trials[bucket] > MAX_WEIGHT:
                 trials[bucket] /= 2
                 hits[bucket] /= 2
-
-    def error(self) -> ScaleError | None:
-        """Returns how far predicted acceptance was from what happened; None after few copied tokens."""
-        return ScaleError.of(self._checked_1N3)
 
 
 class CopyFinder:

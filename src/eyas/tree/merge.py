@@ -12,11 +12,15 @@ from torch import Tensor
 
 from eyas.tree.tree import Tree, num_squarings, sum_along_paths
 
+SOURCES = ("head", "both", "branch", "copy")
+"""The sources of a node: the tree, both, the chain's first token that the tree lacks, and the chain's later tokens."""
 SURE = -1e-5  # log-probability at most: below it, rounding could put a node above its parent
 
 
-def merge_chain(tree: Tree, tokens_BK: Tensor, scores_BK: Tensor, valid_BK: Tensor) -> Tree:
-    """Returns trees of M + K nodes. A token that the tree already has on the same path stays one node.
+def merge_chain(tree: Tree, tokens_BK: Tensor, scores_BK: Tensor, valid_BK: Tensor) -> tuple[Tree, Tensor]:
+    """Returns trees of M + K nodes, and for each node the index of its source in SOURCES.
+
+    A token that the tree already has on the same path stays one node.
 
     Both sources estimate the probability that the target accepts such a node, given its parent. The node gets the
     probability that one of two independent sources is right: a token that both name is more likely than each one says.
@@ -55,7 +59,7 @@ def merge_chain(tree: Tree, tokens_BK: Tensor, scores_BK: Tensor, valid_BK: Tens
     parents_BM = torch.cat((tree.parents_BM, parents_BK.masked_fill(~is_new_BK, 0)), 1)
     depth = max(tree.depth, size)
     scores_BM = sum_along_paths(torch.cat((own_BM, own_BK), 1), parents_BM, depth).masked_fill_(~valid_BM, -torch.inf)
-    return Tree(
+    merged = Tree(
         torch.cat((tree.tokens_BM, tokens_BK.masked_fill(~is_new_BK, 0)), 1),
         parents_BM,
         torch.cat((tree.depths_BM, depths_BK), 1),
@@ -63,3 +67,4 @@ def merge_chain(tree: Tree, tokens_BK: Tensor, scores_BK: Tensor, valid_BK: Tens
         valid_BM,
         depth,
     )
+    return merged, torch.cat((same_BM.long(), 2 + (steps_K > num_shared_B1).long()), 1)

@@ -1,13 +1,15 @@
-"""Turns the probabilities that a head gives its nodes into the probabilities that the target accepts them.
+"""Turns the probabilities that drafters give their nodes into the probabilities that the target accepts them.
 
-B requests, M tree nodes, D depths, N bins of the logit of q.
+B requests, M tree nodes, S sources of a node (`merge.SOURCES`), D depths, N bins of the logit of q.
 
-    q                  the head's probability of a node, given its parent
-    shares_DN[d, n]    of the nodes at depth d whose logit(q) is in bin n, the share that the target accepts
+    q                      the probability of a node, given its parent, as its source says
+    shares_SDN[s, d, n]    of the nodes of source s at depth d whose logit(q) is in bin n, the share that the target
+                           accepts
 
 A node is *graded* in a round that accepts its parent, because only then the target says whether the node is right. The
-device counts graded and accepted nodes by depth and bin, and the host computes the shares. Head and copies of earlier
-text compete for the rows of a round on this common scale.
+device counts graded and accepted nodes by source, depth and bin, and the host computes the shares. Head and copies of
+earlier text compete for the rows of a round on this common scale. A copied token is accepted far more often if the head
+names it, too, than if the head names others, so these nodes are counted apart.
 
 The shares are a table because no formula fits: greedy targets accept almost all nodes with q above 0.6, and about as
 many of those with 0.02 as with 0.2. A logistic function of logit(q) with an intercept for each depth, as in vLLM's
@@ -25,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eyas.base.errors import InputError
+from eyas.tree.merge import SOURCES
 from eyas.tree.tree import Tree, sum_along_paths
 from eyas.tree.verify import AcceptedPath
 
@@ -39,41 +42,42 @@ HALF_LIFE = 40_000.0  # graded nodes after which old ones count half
 IDENTITY_N = 1 / (1 + np.exp(MAX_LOGIT - (np.arange(NUM_BINS) + 0.5) * (2 * MAX_LOGIT / NUM_BINS)))  # p = q
 
 
-def count_graded(counts_DN2: Tensor, tree: Tree, scores_BM: Tensor, accepted: AcceptedPath) -> None:
+def count_graded(counts_SDN2: Tensor, tree: Tree, drafted: Tree, sources_BM: Tensor | None, path: AcceptedPath) -> None:
     """Adds the graded nodes of verified trees to the counts. It does not wait for the device.
 
     Args:
-        counts_DN2: The numbers of graded nodes, and of accepted ones among them.
-        tree: The verified trees. Their first M nodes are those of the head.
-        scores_BM: The head's cumulative log-probabilities of these M nodes.
-        accepted: The accepted paths.
+        counts_SDN2: The numbers of graded nodes, and of accepted ones among them.
+        tree: The verified trees.
+        drafted: The same trees with the scores before `calibrate`.
+        sources_BM: The sources of the nodes; None if all are the head's.
+        path: The accepted paths.
     """
-    on_path_BM = torch.zeros_like(tree.valid_BM).scatter_(1, accepted.nodes_BS, True)[:, : scores_BM.shape[1]]
-    whole = tree.parents_BM, tree.depths_BM, tree.valid_BM
-    parents_BM, depths_BM, valid_BM = (part_BM[:, : scores_BM.shape[1]] for part_BM in whole)
-    graded_BM = on_path_BM.gather(1, parents_BM) & valid_BM & (depths_BM > 0) & (scores_BM > -torch.inf)
+    on_path_BM = torch.zeros_like(tree.valid_BM).scatter_(1, path.nodes_BS, True)
+    graded_BM = on_path_BM.gather(1, tree.parents_BM) & tree.valid_BM & (tree.depths_BM > 0)
     grades_BM2 = torch.stack((graded_BM, graded_BM & on_path_BM), 2).long()
-    counts_DN2.view(-1, 2).index_add_(0, _cells(scores_BM, parents_BM, depths_BM).view(-1), grades_BM2.view(-1, 2))
+    counts_SDN2.view(-1, 2).index_add_(0, _cells(drafted, sources_BM).view(-1), grades_BM2.view(-1, 2))
 
 
-def calibrate(tree: Tree, log_shares_DN: Tensor) -> Tree:
+def calibrate(tree: Tree, sources_BM: Tensor, log_shares_SDN: Tensor) -> Tree:
     """Returns the trees with calibrated scores: the logarithm of the probability that the target accepts the path.
 
     Args:
-        tree: The trees of a head. Scores fall along a path, before and after.
-        log_shares_DN: The logarithm of the shares of a `NodeScale`.
+        tree: The trees. Scores fall along a path, before and after.
+        sources_BM: The sources of the nodes.
+        log_shares_SDN: The logarithm of the shares of a `NodeScale`.
     """
-    scores_BM = log_shares_DN.take(_cells(tree.scores_BM, tree.parents_BM, tree.depths_BM))
-    scores_BM = sum_along_paths(scores_BM.masked_fill_(tree.depths_BM == 0, 0.0), tree.parents_BM, tree.depth)
+    scores_BM = log_shares_SDN.take(_cells(tree, sources_BM)).masked_fill_(tree.depths_BM == 0, 0.0)
+    scores_BM = sum_along_paths(scores_BM, tree.parents_BM, tree.depth)
     return dataclasses.replace(tree, scores_BM=scores_BM.masked_fill(~tree.valid_BM, -torch.inf))
 
 
-def _cells(scores_BM: Tensor, parents_BM: Tensor, depths_BM: Tensor) -> Tensor:
-    """Returns the place of each node in a table [D, N], as the index of its flat values."""
-    log_q_BM = (scores_BM - scores_BM.gather(1, parents_BM)).clamp_(max=-1e-7)
-    logits_BM = log_q_BM - (-log_q_BM.expm1()).log()
+def _cells(tree: Tree, sources_BM: Tensor | None) -> Tensor:
+    """Returns the place of each node in a table [S, D, N], as the index of its flat values."""
+    log_q_BM = (tree.scores_BM - tree.scores_BM.gather(1, tree.parents_BM)).clamp_(max=-1e-7)
+    logits_BM = (log_q_BM - (-log_q_BM.expm1()).log()).nan_to_num_(nan=0.0)
     bins_BM = ((logits_BM / MAX_LOGIT + 1) * (NUM_BINS / 2)).clamp_(0, NUM_BINS - 1).long()
-    return (depths_BM - 1).clamp(0, MAX_DEPTH - 1) * NUM_BINS + bins_BM
+    rows_BM = (tree.depths_BM - 1).clamp(0, MAX_DEPTH - 1)
+    return (rows_BM if sources_BM is None else rows_BM + sources_BM * MAX_DEPTH) * NUM_BINS + bins_BM
 
 
 @dataclass(frozen=True)
@@ -107,42 +111,54 @@ class NodeScale:
     """The scale of one head. It starts from acceptance.json and learns from the rounds of the engine.
 
     Attributes:
-        shares_DN: The scale.
-        shares_N: The shares of all depths together.
-        counts_DN2: What `count_graded` has counted, on the device of the head.
+        shares_SDN: The scale.
+        counts_SDN2: What `count_graded` has counted, on the device of the head.
     """
 
     def __init__(self, prior_N: NDArray[Any] = IDENTITY_N, device: torch.device | str = "cpu") -> None:
-        """Initializes the scale. prior_N: the shares to start from, for every depth; by default p = q."""
-        self.counts_DN2 = torch.zeros(MAX_DEPTH, NUM_BINS, 2, dtype=torch.int64, device=device)
-        self.shares_N = self._prior_N = prior_N
-        self.shares_DN = np.tile(prior_N, (MAX_DEPTH, 1))
-        self._read_DN2 = np.zeros((MAX_DEPTH, NUM_BINS, 2), np.int64)
-        self._kept_DN2 = np.zeros((MAX_DEPTH, NUM_BINS, 2))
-        self._checked_DN3 = np.zeros((MAX_DEPTH, NUM_BINS, 3))  # graded, accepted, predicted to be accepted
+        """Initializes the scale. prior_N: the first shares of the head's nodes. Other sources start from p = q."""
+        shape = len(SOURCES), MAX_DEPTH, NUM_BINS
+        self.counts_SDN2 = torch.zeros(*shape, 2, dtype=torch.int64, device=device)
+        self._prior_SN = np.stack([prior_N, *[IDENTITY_N] * (len(SOURCES) - 1)])
+        self.shares_SDN = np.broadcast_to(self._prior_SN[:, None], shape)
+        self._read_SDN2 = np.zeros((*shape, 2), np.int64)
+        self._kept_SDN2 = np.zeros((*shape, 2))
+        self._checked_SDN3 = np.zeros((*shape, 3))  # graded, accepted, predicted to be accepted
 
-    def learn(self, counts_DN2: NDArray[np.int64]) -> None:
+    @property
+    def head_shares_N(self) -> NDArray[Any]:
+        """The shares of the head's nodes of all depths together."""
+        return self._shares_of_all_depths()[0]
+
+    def learn(self, counts_SDN2: NDArray[np.int64]) -> None:
         """Compares the nodes counted since the last call with the scale, then computes it anew.
 
         Args:
-            counts_DN2: `NodeScale.counts_DN2` on the host.
+            counts_SDN2: `NodeScale.counts_SDN2` on the host.
         """
-        new_DN2, self._read_DN2 = counts_DN2 - self._read_DN2, counts_DN2.copy()
-        fade = 0.5 ** (new_DN2[..., 0].sum() / HALF_LIFE)
-        predicted_DN = self.shares_DN * new_DN2[..., 0]
-        self._checked_DN3 = self._checked_DN3 * fade + np.concatenate((new_DN2, predicted_DN[..., None]), 2)
-        self._kept_DN2 = self._kept_DN2 * fade + new_DN2
-        graded_DN, accepted_DN = np.moveaxis(self._kept_DN2, 2, 0)
-        graded_N, accepted_N = (
-            np.convolve(part_DN.sum(0), SMOOTHING_n, "same") for part_DN in (graded_DN, accepted_DN)
-        )
-        self.shares_N = (accepted_N + PRIOR_WEIGHT * self._prior_N) / (graded_N + PRIOR_WEIGHT)
-        shares_DN = (accepted_DN + DEPTH_WEIGHT * self.shares_N) / (graded_DN + DEPTH_WEIGHT)
-        self.shares_DN = shares_DN.clip(1 - MAX_SHARE, MAX_SHARE)
+        new_SDN2, self._read_SDN2 = counts_SDN2 - self._read_SDN2, counts_SDN2.copy()
+        fade = 0.5 ** (new_SDN2[..., 0].sum() / HALF_LIFE)
+        predicted_SDN = self.shares_SDN * new_SDN2[..., 0]
+        self._checked_SDN3 = self._checked_SDN3 * fade + np.concatenate((new_SDN2, predicted_SDN[..., None]), -1)
+        self._kept_SDN2 = self._kept_SDN2 * fade + new_SDN2
+        graded_SDN, accepted_SDN = np.moveaxis(self._kept_SDN2, -1, 0)
+        all_S1N = self._shares_of_all_depths()[:, None]
+        shares_SDN = (accepted_SDN + DEPTH_WEIGHT * all_S1N) / (graded_SDN + DEPTH_WEIGHT)
+        self.shares_SDN = shares_SDN.clip(1 - MAX_SHARE, MAX_SHARE)
 
-    def error(self) -> ScaleError | None:
-        """Returns the error of past predictions; None as long as no depth has MIN_NODES graded nodes."""
-        return ScaleError.of(self._checked_DN3.reshape(MAX_DEPTH, ERROR_BINS, -1, 3).sum(2))
+    def errors(self) -> dict[str, ScaleError]:
+        """Returns the errors of past predictions by source, as far as a depth has MIN_NODES graded nodes."""
+        checked_SDN3 = self._checked_SDN3.reshape(len(SOURCES), MAX_DEPTH, ERROR_BINS, -1, 3).sum(3)
+        found = {source: ScaleError.of(part_DN3) for source, part_DN3 in zip(SOURCES, checked_SDN3, strict=True)}
+        return {source: error for source, error in found.items() if error is not None}
+
+    def _shares_of_all_depths(self) -> NDArray[Any]:
+        """Returns, by source and bin, the shares of all depths together, smoothed over neighboring bins."""
+        sums_SN2 = self._kept_SDN2.sum(1)
+        padded_SN2 = np.pad(sums_SN2, ((0, 0), (len(SMOOTHING_n) // 2,) * 2, (0, 0)))
+        smooth_SN2 = np.lib.stride_tricks.sliding_window_view(padded_SN2, len(SMOOTHING_n), axis=1) @ SMOOTHING_n
+        weighted_SN = smooth_SN2[..., 1] + PRIOR_WEIGHT * self._prior_SN
+        return weighted_SN / (smooth_SN2[..., 0] + PRIOR_WEIGHT)
 
 
 def read_prior(acceptance: Mapping[str, Any] | None) -> NDArray[Any]:
