@@ -149,7 +149,7 @@ def budget_bias(target: Target, spec: HeadSpec, prompts: Sequence[Prompt]) -> fl
 
 
 class CopiesBeside(FixedArm):
-    """Verifies copies beside the fixed tree in each round in which a request has one."""
+    """A policy that verifies copies beside the fixed tree in each round in which a request has one."""
 
     def decide(self, load: BatchLoad) -> SpeculationDecision:
         """Returns the decision to run the fixed arm for all requests."""

@@ -116,15 +116,17 @@ class ModelRunner:
     def round(self, batch: RoundBatch) -> RoundOutput:
         """Runs one round. Each request gets at least one token."""
         began_s = time.perf_counter()
+        learning = None
         if any(batch.drafts):
             self._num_drafting += 1
+            learning = self.drafters[batch.drafter] if self._num_drafting % LEARN_ROUNDS == 0 else None
             self.drafters[batch.drafter].read(tuple(compress(batch.req_slots, batch.drafts)), batch.draft_lags)
         if self.graphs is None or not self._is_uniform(batch):
             read_s = time.perf_counter() - began_s
             grades = batch.copies is not None or self._num_drafting % GRADE_ROUNDS == 0
             out = self._round(batch, self.sampler.batch_for(batch.req_slots), grades)
             out.times.draft_s += read_s
-            return replace(out, read_BC=to_host(out.read_BC), node_counts_SDN2=self._node_counts(batch))
+            return replace(out, read_BC=to_host(out.read_BC), node_counts_SDN2=_counts_on_host(learning))
         rows = self._padded(batch.req_slots)
         recorded = replace(batch, req_slots=(), draft_lags=())  # the part that does not change from round to round
         if batch.shape is not None:
@@ -135,14 +137,7 @@ class ModelRunner:
         )
         num_slots = 1 if batch.shape is None else batch.shape.max_accepted
         read_BC = to_host(read_BC[: len(batch.req_slots)])
-        return RoundOutput(read_BC, num_slots, PhaseTimes(), node_counts_SDN2=self._node_counts(batch))
-
-    def _node_counts(self, batch: RoundBatch) -> Tensor | None:
-        """Returns the counts of graded nodes on the host; None except after every LEARN_ROUNDS-th round that drafts."""
-        if not any(batch.drafts) or self._num_drafting % LEARN_ROUNDS:
-            return None
-        scale = self.drafters[batch.drafter].node_scale
-        return None if scale is None else to_host(scale.counts_SDN2)
+        return RoundOutput(read_BC, num_slots, PhaseTimes(), node_counts_SDN2=_counts_on_host(learning))
 
     def is_warm(self, batch: RoundBatch) -> bool:
         """Returns True if a round like this needs no warm-up, such as the capture of a CUDA graph."""
@@ -161,10 +156,7 @@ class ModelRunner:
     def _round(self, batch: RoundBatch, rows: SamplerBatch, grades: bool) -> RoundOutput:
         """Runs the round; results are still on the device. Rows of the last request slot are padding.
 
-        Args:
-            batch: the requests that the host knows.
-            rows: the requests and the padding.
-            grades: True to count the graded nodes for the scale of the drafter.
+        With `grades`, the graded nodes are counted for the scale of the drafter.
         """
         began_s = time.perf_counter()
         req_slots_B = rows.req_slots_B
@@ -201,7 +193,7 @@ class ModelRunner:
         if any(batch.drafts):
             scale, real_tree, num_real = self.drafters[batch.drafter].node_scale, tree, sum(batch.drafts)
             if self.graphs is not None and all(batch.drafts):
-                real_tree, num_real = self._without_padding(rows, tree)
+                real_tree, num_real = _without_padding(rows, tree, len(self.pool.req_to_token_RC) - 1)
             if grades and scale is not None:
                 count_graded(scale.counts_SDN2, real_tree, drafted, sources_BM, accepted)
             if batch.has_branches and batch.copies is None:
@@ -211,12 +203,6 @@ class ModelRunner:
         parts = (tree.tokens_BM, tree.parents_BM, tree.valid_BM, accepted.nodes_BS)
         trees = VerifiedTrees(*map(to_host, parts)) if batch.wants_trees and batch.shape is not None else None
         return RoundOutput(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, logprobs, broken, trees)
-
-    def _without_padding(self, rows: SamplerBatch, tree: Tree) -> tuple[Tree, Tensor]:
-        """Returns the trees without the nodes of padding rows, and the number of other rows."""
-        real_B = rows.req_slots_B < len(self.pool.req_to_token_RC) - 1
-        is_root_M = torch.arange(tree.tokens_BM.shape[1], device=real_B.device) == 0
-        return replace(tree, valid_BM=tree.valid_BM & (real_B[:, None] | is_root_M)), real_B.sum()
 
     def _draft(
         self, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, drafting_b: Tensor | None
@@ -312,3 +298,15 @@ def _logprobs_on_host(logits_TW: Tensor, rows_X: Tensor, tokens_X: Tensor, num_t
         return None
     found = compute_logprobs(logits_TW[rows_X], tokens_X, num_top)
     return Logprobs(to_host(found.token_logprobs_T), to_host(found.top_TN), to_host(found.top_ids_TN))
+
+
+def _without_padding(rows: SamplerBatch, tree: Tree, padding_slot: int) -> tuple[Tree, Tensor]:
+    """Returns the trees without the nodes of padding rows, and the number of other rows."""
+    real_B = rows.req_slots_B < padding_slot
+    is_root_M = torch.arange(tree.tokens_BM.shape[1], device=real_B.device) == 0
+    return replace(tree, valid_BM=tree.valid_BM & (real_B[:, None] | is_root_M)), real_B.sum()
+
+
+def _counts_on_host(drafter: Drafter | None) -> Tensor | None:
+    """Returns the counts of the drafter's graded nodes; None without a drafter or without a scale."""
+    return None if drafter is None or drafter.node_scale is None else to_host(drafter.node_scale.counts_SDN2)

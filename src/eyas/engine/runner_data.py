@@ -1,4 +1,4 @@
-"""What the host gives a ModelRunner, and what it gets back.
+"""The work that the host gives a ModelRunner, and the results that it gets back.
 
 B requests, M tree nodes, S path slots, C columns of a round's result.
 """

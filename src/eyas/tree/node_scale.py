@@ -82,7 +82,7 @@ def _cells(tree: Tree, sources_BM: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class ScaleError:
-    """How far a scale was from what happened.
+    """The distance between a scale and what happened.
 
     Attributes:
         ece: The expected calibration error of the worst depth: the mean distance of predicted and accepted shares.
