@@ -104,6 +104,13 @@ def calibration_error(probs_X: Tensor, hits_X: Tensor) -> float:
     return float(gaps_b.abs().sum() / len(probs_X))
 
 
+def chance_error(probs_X: Tensor) -> float:
+    """Returns the ECE that nodes with exactly these probabilities have by chance, in the mean of many draws."""
+    bins_X = (probs_X * BINS).long().clamp(max=BINS - 1)
+    variances_b = torch.zeros(BINS).index_add_(0, bins_X, probs_X * (1 - probs_X))
+    return float((variances_b * 2 / torch.pi).sqrt().sum() / len(probs_X))
+
+
 def brier_gain(probs_X: Tensor, hits_X: Tensor) -> float:
     """Returns 1 minus the Brier score over that of the base rate; 0 if all nodes are equal."""
     base = float((hits_X - hits_X.mean()).square().mean())
@@ -216,9 +223,10 @@ def measure_calibration(
 def _depth_rows(by_depth: Mapping[int, tuple[Tensor, Tensor]], told: str) -> Iterator[Row]:
     errors = {depth: calibration_error(*graded) for depth, graded in by_depth.items()}
     gains = {depth: brier_gain(*graded) for depth, graded in by_depth.items()}
+    chance = ", ".join(f"{chance_error(probs_X):.3f}" for probs_X, _ in by_depth.values())
     worst, least = max(errors, key=errors.__getitem__), min(gains, key=gains.__getitem__)
     yield Row(f"{told}: ECE of node probabilities, worst depth", round(errors[worst], 4), f"at most {MAX_ECE:g}",
-              errors[worst] <= MAX_ECE, note=_list_depths(errors))  # fmt: skip
+              errors[worst] <= MAX_ECE, note=f"{_list_depths(errors)}; by chance alone {chance}")  # fmt: skip
     yield Row(f"{told}: Brier score better than the base rate's by, worst depth", round(gains[least], 4),
               f"at least {LEAST_GAIN:g}", gains[least] >= LEAST_GAIN, note=_list_depths(gains))  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 import drafter_heads
 import pytest
 import torch
-from drafter_calibration import GradedNodes, brier_gain, calibration_error
+from drafter_calibration import GradedNodes, brier_gain, calibration_error, chance_error
 from drafter_deepspec import NAMES as DEEPSPEC_ROWS
 from drafter_deepspec import DeepSpec, measure_deepspec
 from drafter_heads import RunData, describe_training, train_heads
@@ -106,6 +106,13 @@ def test_the_time_outside_forwards_is_a_share_of_all_time(
         share = outside_forwards(Engine(target, [spec], 2, 128), spec.head, prompts[:2], 1)
         assert 0 < share < 1
         assert not {"forward", "step"} & (vars(target).keys() | vars(spec.head).keys()), "nothing is timed any more"
+
+
+def test_chance_makes_an_error_of_its_size() -> None:
+    generator = torch.Generator().manual_seed(0)
+    probs_X = torch.rand(1000, generator=generator)
+    drawn = [calibration_error(probs_X, (torch.rand(1000, generator=generator) < probs_X).float()) for _ in range(200)]
+    assert chance_error(probs_X) == pytest.approx(sum(drawn) / len(drawn), rel=0.05)
 
 
 def test_calibration_of_known_nodes() -> None:
