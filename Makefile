@@ -62,10 +62,10 @@ help:
 quickstart: $(EYAS)
 	$(BIN)/eyas quickstart $(if $(OUT),--out "$(OUT)")
 
-# Two processes with one thread each, because tests wait more than they compute. Without --no-loadscope-reorder, files
+# Three processes with one thread each on two cores, because tests wait a third of the time. Without --no-loadscope-reorder, files
 # would run by their number of tests, and the file that compiles for 90 seconds would run last and alone.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 test-full: check
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder --full
