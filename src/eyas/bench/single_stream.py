@@ -59,6 +59,7 @@ class PairedAnswers:
 
 
 PairsByTask = dict[str, list[PairedAnswers]]
+"""The answers to the prompts of each task."""
 
 
 @dataclass(frozen=True)

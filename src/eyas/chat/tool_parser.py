@@ -22,6 +22,7 @@ from eyas.chat.conversation import is_unicode
 
 TOOL_CALLS, CONTENT = "tool_calls", "content"
 Tools = Sequence[dict[str, Any]]
+"""The tools of a request, as JSON objects of the OpenAI API."""
 Phase = Literal["thoughts", "content", "tool_call"]
 _FIRST_SIGN = regex.compile(r"(<)|\\(\[)")  # with which most patterns of borders begin
 PARSE_ERRORS = (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError)

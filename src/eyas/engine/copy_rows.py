@@ -77,7 +77,7 @@ class CopyRows:
                 counts_B2[request] = [count, copy.begin]
                 tokens_BX[request, :count] = copy.tokens
                 log_probs_BX[request, :count] = np.log(copy.probabilities)
-        shares = () if scale is None else (np.log(scale.shares_SDN).astype(np.float32),)
+        shares = () if scale is None else (scale.log_shares_SDN,)
         tokens_BX, log_probs_BX, counts_B2, *shares = staging.copy(
             tokens_BX, log_probs_BX, np.array(counts_B2), *shares
         )

@@ -88,7 +88,11 @@ class CostProfiler:
 
     def _run(self, work: RoundBatch, context: int) -> float:
         self._write_texts(len(work.req_slots), context)
-        return self.engine.stream.launch(lambda: self.engine.runner.round(work)).wait().seconds
+        seconds = self.engine.stream.launch(lambda: self.engine.runner.round(work)).wait().seconds
+        for drafter in self.engine.runner.drafters:
+            if drafter.node_scale is not None:  # artificial texts show nothing about acceptance
+                self.engine.stream.launch(drafter.node_scale.counts_SDN2.zero_).wait()
+        return seconds
 
     def _write_texts(self, batch: int, context: int) -> None:
         runner, pool = self.engine.runner, self.engine.kv_cache.pool

@@ -308,5 +308,9 @@ def _without_padding(rows: SamplerBatch, tree: Tree, padding_slot: int) -> tuple
 
 
 def _counts_on_host(drafter: Drafter | None) -> Tensor | None:
-    """Returns the counts of the drafter's graded nodes; None without a drafter or without a scale."""
-    return None if drafter is None or drafter.node_scale is None else to_host(drafter.node_scale.counts_SDN2)
+    """Returns the counts of the drafter's graded nodes, and begins anew; None without a drafter or without a scale."""
+    if drafter is None or drafter.node_scale is None:
+        return None
+    counts_SDN2 = to_host(drafter.node_scale.counts_SDN2)
+    drafter.node_scale.counts_SDN2.zero_()
+    return counts_SDN2

@@ -102,7 +102,7 @@ class RoundOutput:
         logprobs: The log-probabilities of the B * S path slots; None if no request wants them.
         broken_req_slots: The request slots whose output exceeds the limits of its grammar.
         trees: The verified trees; None unless `RoundBatch.wants_trees` is True.
-        node_counts_SDN2: `NodeScale.counts_SDN2` of the drafter on the host; None in most rounds.
+        node_counts_SDN2: The graded nodes of the drafter since they were read before; None in most rounds.
     """
 
     read_BC: Tensor

@@ -20,6 +20,7 @@ FIX_CHANGED = "Load the original target, or give a changed target another direct
 FIX_MEASURE = "Measure the head with `eyas eval`: it may accept less than at training"
 UPLOADED_NAME = "target"  # `eyas deploy --upload` stores a run's target under this name
 Digests = Mapping[str, str | None]
+"""The digests of a target's "tokenizer" and "chat template"; None for a missing one."""
 
 
 def check_fit(

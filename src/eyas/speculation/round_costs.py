@@ -68,7 +68,8 @@ class CostTable:
         context: The number of tokens before the root of each request in the measured rounds.
         seconds: The seconds of a round: seconds[arm][index of the batch size].
         per_token: For each arm, the extra seconds of a round for each further token of context.
-        pad: Returns the number of requests as which a round of this many runs: CUDA graphs exist for some sizes only.
+        pad: Returns the batch size with which a round of so many requests runs. CUDA graphs exist for some sizes only;
+            elsewhere it is the number itself.
     """
 
     arms: tuple[str, ...]

@@ -33,7 +33,7 @@ from eyas.tree.verify import AcceptedPath
 
 MAX_DEPTH = 16  # deeper nodes count as this depth
 MAX_LOGIT, NUM_BINS = 8.0, 64
-ERROR_BINS = 16  # of `NodeScale.error`: few, because chance alone makes small bins differ
+ERROR_BINS = 16  # of `NodeScale.errors`: few, because chance alone makes small bins differ
 MIN_NODES = 500  # graded nodes: with fewer, chance alone is an error of some percent
 PRIOR_WEIGHT, DEPTH_WEIGHT = 4.0, 16.0  # nodes of a bin: trust in acceptance.json, and in the share of all depths
 SMOOTHING_n = np.array([1.0, 2.0, 3.0, 2.0, 1.0]) / 3  # how much a bin also counts the nodes of its neighbors
@@ -112,7 +112,8 @@ class NodeScale:
 
     Attributes:
         shares_SDN: The scale.
-        counts_SDN2: What `count_graded` has counted, on the device of the head.
+        log_shares_SDN: float32, the logarithm of the shares.
+        counts_SDN2: What `count_graded` has counted since the host last read it, on the device of the head.
     """
 
     def __init__(self, prior_N: NDArray[Any] = IDENTITY_N, device: torch.device | str = "cpu") -> None:
@@ -120,8 +121,7 @@ class NodeScale:
         shape = len(SOURCES), MAX_DEPTH, NUM_BINS
         self.counts_SDN2 = torch.zeros(*shape, 2, dtype=torch.int64, device=device)
         self._prior_SN = np.stack([prior_N, *[IDENTITY_N] * (len(SOURCES) - 1)])
-        self.shares_SDN = np.broadcast_to(self._prior_SN[:, None], shape)
-        self._read_SDN2 = np.zeros((*shape, 2), np.int64)
+        self._set_shares(np.broadcast_to(self._prior_SN[:, None], shape))
         self._kept_SDN2 = np.zeros((*shape, 2))
         self._checked_SDN3 = np.zeros((*shape, 3))  # graded, accepted, predicted to be accepted
 
@@ -131,26 +131,28 @@ class NodeScale:
         return self._shares_of_all_depths()[0]
 
     def learn(self, counts_SDN2: NDArray[np.int64]) -> None:
-        """Compares the nodes counted since the last call with the scale, then computes it anew.
+        """Compares counted nodes with the scale, then computes it anew.
 
         Args:
-            counts_SDN2: `NodeScale.counts_SDN2` on the host.
+            counts_SDN2: The nodes counted since the last call, on the host.
         """
-        new_SDN2, self._read_SDN2 = counts_SDN2 - self._read_SDN2, counts_SDN2.copy()
-        fade = 0.5 ** (new_SDN2[..., 0].sum() / HALF_LIFE)
-        predicted_SDN = self.shares_SDN * new_SDN2[..., 0]
-        self._checked_SDN3 = self._checked_SDN3 * fade + np.concatenate((new_SDN2, predicted_SDN[..., None]), -1)
-        self._kept_SDN2 = self._kept_SDN2 * fade + new_SDN2
+        fade = 0.5 ** (counts_SDN2[..., 0].sum() / HALF_LIFE)
+        predicted_SDN = self.shares_SDN * counts_SDN2[..., 0]
+        self._checked_SDN3 = self._checked_SDN3 * fade + np.concatenate((counts_SDN2, predicted_SDN[..., None]), -1)
+        self._kept_SDN2 = self._kept_SDN2 * fade + counts_SDN2
         graded_SDN, accepted_SDN = np.moveaxis(self._kept_SDN2, -1, 0)
         all_S1N = self._shares_of_all_depths()[:, None]
         shares_SDN = (accepted_SDN + DEPTH_WEIGHT * all_S1N) / (graded_SDN + DEPTH_WEIGHT)
-        self.shares_SDN = shares_SDN.clip(1 - MAX_SHARE, MAX_SHARE)
+        self._set_shares(shares_SDN.clip(1 - MAX_SHARE, MAX_SHARE))
 
     def errors(self) -> dict[str, ScaleError]:
         """Returns the errors of past predictions by source, as far as a depth has MIN_NODES graded nodes."""
         checked_SDN3 = self._checked_SDN3.reshape(len(SOURCES), MAX_DEPTH, ERROR_BINS, -1, 3).sum(3)
         found = {source: ScaleError.of(part_DN3) for source, part_DN3 in zip(SOURCES, checked_SDN3, strict=True)}
         return {source: error for source, error in found.items() if error is not None}
+
+    def _set_shares(self, shares_SDN: NDArray[Any]) -> None:
+        self.shares_SDN, self.log_shares_SDN = shares_SDN, np.log(shares_SDN).astype(np.float32)
 
     def _shares_of_all_depths(self) -> NDArray[Any]:
         """Returns, by source and bin, the shares of all depths together, smoothed over neighboring bins."""

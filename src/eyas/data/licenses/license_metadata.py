@@ -51,6 +51,7 @@ class TargetClaim:
 
 
 Claim = SourceClaim | TargetClaim
+"""The license statements of a dataset or of a target."""
 
 
 def read_target_claim(directory: Path, name: str, license: str | None = None) -> TargetClaim:
