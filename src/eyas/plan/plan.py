@@ -148,7 +148,13 @@ def build_plan(run: Run, price_per_hour: float | None) -> Plan:
 
 
 def _assemble_plan(
-    run: Run, target: ModelShape, head_weights: int, amounts: Amounts, rates: Rates, prices: Prices, finished: Set[str]
+    run: Run,
+    target: ModelShape,
+    head_parameters: int,
+    amounts: Amounts,
+    rates: Rates,
+    prices: Prices,
+    finished: Set[str],
 ) -> Plan:
     recipe, info, machines = run.recipe, target.info, _job_machines(run.recipe, prices.per_hour or 0.0)
     # Each answer token has one teacher position.
@@ -159,9 +165,9 @@ def _assemble_plan(
         trained = _training_tokens(run, amounts)
         own = dataclasses.replace(prices, per_hour=machines["train"][2]) if machines else prices
         options = cost_model.compare_feature_options(amounts.tokens, trained, recipe.capture.held_out, size, rates, own)
-    head = f"head of {head_weights:,} parameters, {head_weights / info.num_parameters:.1%} of the target"
+    head = f"head of {head_parameters:,} parameters, {head_parameters / info.num_parameters:.1%} of the target"
     if target.active_parameters != info.num_parameters:
-        head += f" and {head_weights / target.active_parameters:.1%} of its active parameters"
+        head += f" and {head_parameters / target.active_parameters:.1%} of its active parameters"
     work, times = _describe_work(run, amounts, size, head), _estimate_hours(run, amounts, rates)
     stages = []
     for stage in STAGES:
@@ -171,7 +177,7 @@ def _assemble_plan(
         name = machine and f"{count} x {machine}"
         stages.append(StagePlan(stage, state, work[stage], hours and hours / count, money, name))
     expectation = cost_model.expected_acceptance(amounts.num_prompts) if is_trained else None
-    return Plan(run, target, head_weights, amounts, rates, prices, tuple(stages), size, options, expectation)
+    return Plan(run, target, head_parameters, amounts, rates, prices, tuple(stages), size, options, expectation)
 
 
 def _job_machines(recipe: Recipe, server_price: float) -> dict[str, tuple[int, str, float | None]]:

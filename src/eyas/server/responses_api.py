@@ -20,10 +20,9 @@ from eyas.engine.request import RequestOutput
 from eyas.server import openai_responses as responses
 from eyas.server.generation import Generation, OutputDelta
 from eyas.server.http_errors import ApiError
-from eyas.server.response_builder import ChatResponseBuilder
+from eyas.server.response_builder import ChatResponseBuilder, Json
 from eyas.server.responses_api_requests import ResponsesRequest
 
-Json = dict[str, Any]
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
