@@ -38,7 +38,7 @@ def test_the_scale_learns_from_rounds_with_copies(llama: Spoken, loop: str, monk
     assert tokens(found) == llama.answers
     scale = engine.runner.drafters[0].node_scale
     assert scale is not None
-    counts = dict(zip(SOURCES, sum(seen).sum((1, 2)).tolist(), strict=True))
+    counts = dict(zip(SOURCES, np.sum(seen, axis=(0, 2, 3)).tolist(), strict=True))
     assert all(graded > 0 for source, (graded, _) in counts.items() if source != "both"), "a random head agrees never"
     assert counts["copy"][1] > 0, "the copies are the answers"
     assert not np.array_equal(scale.shares_SDN[0], np.tile(node_scale.IDENTITY_N, (node_scale.MAX_DEPTH, 1)))
