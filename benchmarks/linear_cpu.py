@@ -4,13 +4,15 @@
 
 Prints one JSON object for each layer, dtype and number of rows: the seconds of torch divided by those of eyas, median
 of rotated pairs with its 95 % interval. Each layer has so many copies that their weights do not fit into the caches, as
-in a model. A pair runs all copies once. No row has a target, because processors differ.
+in a model. A pair runs all copies once. The last rows compare weights of eyas on the usual pages of memory with weights
+on pages of 2 MiB (kernels/huge_pages.py). No row has a target, because processors differ.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import torch
 from result_rows import Row, print_rows
@@ -18,12 +20,14 @@ from torch import Tensor, nn
 
 from eyas.base.environment import count_cpus
 from eyas.kernels.cpu_linear import PackedWeight
+from eyas.kernels.huge_pages import ALIGNMENT, HugePages
 from eyas.tree.intervals import median_interval
 
 LAYERS = {"qkv 512 to 768": (512, 768), "down 1536 to 512": (1536, 512), "logits 512 to 8192": (512, 8192)}
 ROWS = (1, 2, 4, 8, 16, 64, 256)
 WEIGHT_BYTES, MAX_COPIES = 80e6, 60
 PAIRS, SLOW_S = 9, 1.0
+PAGE_ROWS, PAGE_PAIRS = (1, 4, 16), 61
 
 
 def _seconds(layers: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> float:
@@ -54,13 +58,33 @@ def linear_rows() -> Iterator[Row]:
                 yield Row(label, round(middle, 2), "told", True, (round(span.low, 2), round(span.high, 2)))
 
 
+def page_rows() -> Iterator[Row]:
+    """Yields the rows about pages."""
+    for name, (num_in, num_out) in LAYERS.items():
+        weight = nn.Linear(num_in, num_out, bias=False, dtype=torch.bfloat16)
+        size, copies = weight.weight.nbytes, int(WEIGHT_BYTES / weight.weight.nbytes)
+        memory = HugePages(copies * (size + ALIGNMENT))
+        usual = [PackedWeight([weight]) for _ in range(copies)]
+        huge = [PackedWeight([weight], memory) for _ in range(copies)]
+        for rows in PAGE_ROWS:
+            x = torch.randn(rows, num_in).bfloat16()
+            ratios = []
+            for pair in range(PAGE_PAIRS):
+                order = (usual, huge) if pair % 2 else (huge, usual)
+                times = {id(arm): _seconds(arm, x) for arm in order}
+                ratios.append(times[id(usual)] / times[id(huge)])
+            middle, span = median_interval(ratios, 0)
+            label = f"linear: {name}, bfloat16, {rows} rows: pages of 4 KiB over pages of 2 MiB"
+            yield Row(label, round(middle, 2), "told", True, (round(span.low, 2), round(span.high, 2)))
+
+
 def main() -> int:
     """Prints the rows. Returns 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=count_cpus())
     torch.set_num_threads(parser.parse_args().threads)
     with torch.inference_mode():
-        return print_rows(linear_rows())
+        return print_rows(chain(linear_rows(), page_rows()))
 
 
 if __name__ == "__main__":

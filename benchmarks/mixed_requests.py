@@ -49,12 +49,13 @@ SAMPLINGS = (
     SamplingParams(0.9, top_p=0.9, min_p=0.02),
     SamplingParams(frequency_penalty=0.7, repetition_penalty=1.1, logit_bias={7: 3.0}),
 )
-# Copies between host and device; grammars, which run over values that were read before; a sort of CPUs alone.
+# Copies between host and device; grammars, which run over values that were read before; what NumPy computes on CPUs.
 HOST_WORK: tuple[tuple[Any, str], ...] = (
     (Staging, "copy"),
     (Staging, "read_now"),
     (Sampler, "_allowed"),
     (sampling, "_sort_ascending"),
+    (sampling, "most_likely"),
 )
 HOST_READS = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "equal"}
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AutoModelForCausalLM
 
-from eyas.drafters.drafter import AcceptedTokens
+from eyas.drafters.drafter import AcceptedTokens, EngineMemory
 from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.device_stream import DeviceStream, WorkEvent, WorkResult
 from eyas.engine.engine import Engine, OnTokens
@@ -26,8 +26,6 @@ from eyas.engine.loops import RequestList, plain_loop
 from eyas.engine.request import Request, RequestOutput
 from eyas.features.layout import Row, teacher_positions
 from eyas.kernels.paged_attention import AttentionMetadata, PackedAttentionFn, PrepareAttention
-from eyas.memory.future_map import FutureMap
-from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import DenseAttention
 from eyas.model.head import Head, HeadConfig
 from eyas.model.target import Target
@@ -149,10 +147,8 @@ class ReplayDrafter(Eagle3Drafter):
     drafter drafts as well, so that its scratch rows and `extend` are those of a real round.
     """
 
-    def __init__(
-        self, draft: Eagle3Spec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
-    ) -> None:
-        super().__init__(draft, target, pool, future_map, prepare)
+    def __init__(self, draft: Eagle3Spec, memory: EngineMemory) -> None:
+        super().__init__(draft, memory)
         self.random = random.Random(3)
         self.texts: Sequence[Sequence[int]] = ()
         self.paths: dict[int, list[int]] = {}  # by line, the nodes that the target will accept
@@ -268,7 +264,8 @@ def optional(draft: Eagle3Spec | None) -> list[Eagle3Spec]:
 def put_drafter(engine: Engine, draft: Eagle3Spec, drafter_class: type[Eagle3Drafter]) -> Eagle3Drafter:
     """Give the engine another drafter."""
     runner = engine.runner
-    drafter = drafter_class(draft, runner.target, runner.pool, runner.future_map, runner.prepare_attention)
+    memory = EngineMemory(runner.target, runner.pool, runner.future_map, runner.prepare_attention)
+    drafter = drafter_class(draft, memory)
     runner.drafters[0] = drafter
     return drafter
 

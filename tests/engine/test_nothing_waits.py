@@ -144,7 +144,8 @@ class Strict(InlineStream):
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls of what may copy to the device. Sorting is that of a GPU: on a CPU, NumPy sorts."""
+    """The calls of what may copy to the device. Two functions are those of a GPU: on a CPU, NumPy computes them."""
+    monkeypatch.setattr(sampling, "most_likely", lambda logits_TW: logits_TW.argmax(dim=-1))
     monkeypatch.setattr(sampling, "_sort_ascending", lambda values_TW: values_TW.sort(dim=-1).values)
     permit(monkeypatch, model_runner, "to_host")
     return permit(monkeypatch, Staging, "copy")

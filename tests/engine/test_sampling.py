@@ -16,6 +16,7 @@ from tests.engine.small import CONTEXT, Spoken, drive, optional, random_draft, t
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from eyas.drafters.drafter import EngineMemory
 from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.engine.grammar import Grammar, GrammarVocab
@@ -200,7 +201,8 @@ def test_drawn_as_the_target_says(
     engine = Engine(shallow_target, optional(draft), 64, 16)
     if draft is not None:
         runner = engine.runner
-        drafter = KnowingDrafter(draft, shallow_target, runner.pool, runner.future_map, runner.prepare_attention)
+        memory = EngineMemory(shallow_target, runner.pool, runner.future_map, runner.prepare_attention)
+        drafter = KnowingDrafter(draft, memory)
         drafter.support = supports(exact)
         runner.drafters[0] = drafter
     requests = [Request(str(seed), PROMPT, NUM_TOKENS, SAMPLING, seed) for seed in range(NUM_SEEDS)]

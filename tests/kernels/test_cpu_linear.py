@@ -16,6 +16,7 @@ from eyas.kernels import cpu_attention, cpu_linear
 from eyas.kernels.attention_op import load_operator
 from eyas.kernels.cpu_attention import Unavailable
 from eyas.kernels.cpu_linear import PackedLinear, PackedWeight, can_pack, is_packed, pack_linears
+from eyas.kernels.huge_pages import ALIGNMENT, PAGE
 from eyas.model.head import Head
 
 F32, BF16 = torch.float32, torch.bfloat16
@@ -59,6 +60,19 @@ def test_equals_torch(size: tuple[int, int], dtype: torch.dtype, threads: int) -
     for rows in ROWS:
         x = inputs(rows, size[0], dtype)
         assert_equals_torch(packed(x), x, linear)
+
+
+@pytest.mark.skipif(not can_pack(F32), reason="needs the linear operator")
+def test_the_layers_of_a_module_lie_side_by_side_on_large_pages() -> None:
+    module = nn.Sequential(*(layer(*size, F32) for size in SIZES))
+    pack_linears(module)
+    packed = [part.packed for part in module.modules() if isinstance(part, PackedWeight)]
+    ends = [-(-(part.data_ptr() + part.nbytes) // ALIGNMENT) * ALIGNMENT for part in packed]
+    assert packed[0].data_ptr() % PAGE == 0
+    assert [part.data_ptr() for part in packed[1:]] == ends[:-1]
+    x = inputs(3, SIZES[-1][0], F32)
+    last = module[-1]
+    assert_equals_torch(last(x), x, layer(*SIZES[-1], F32))
 
 
 @pytest.mark.parametrize("flag", NARROWER)
@@ -193,8 +207,8 @@ def test_the_operator_of_compiled_forwards(dtype: torch.dtype) -> None:
     load_operator()
     packed = PackedWeight([layer(33, 50, dtype)])
     x = inputs(9, 33, dtype)
-    assert torch.equal(torch.ops.eyas.linear(x, packed.packed, packed.bias_N, 50), packed(x))
-    assert torch.ops.eyas.linear(x.view(3, 3, 33), packed.packed, None, 50).shape == (3, 3, 50)
+    assert torch.equal(torch.ops.eyas.packed_linear(x, packed.packed, packed.bias_N, 50), packed(x))
+    assert torch.ops.eyas.packed_linear(x.view(3, 3, 33), packed.packed, None, 50).shape == (3, 3, 50)
     for wrong in (x[:, :20], x.to(torch.float64)):
         with pytest.raises(RuntimeError):
-            torch.ops.eyas.linear(wrong, packed.packed, None, 50)
+            torch.ops.eyas.packed_linear(wrong, packed.packed, None, 50)

@@ -11,7 +11,7 @@ from tests.engine.poison import poison_map
 from tests.tiny import tiny_target
 from torch import Tensor
 
-from eyas.drafters.drafter import AcceptedTokens
+from eyas.drafters.drafter import AcceptedTokens, EngineMemory
 from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.features.layout import Row, teacher_positions
 from eyas.kernels.paged_attention import prepare_dense
@@ -194,7 +194,8 @@ def make_drafter(target: Target, draft: Eagle3Spec, rows: list[Row]) -> Eagle3Dr
     pool = KVPool((1, 1, 1), len(rows) * width, (len(rows), width), weight)
     order = torch.randperm(pool.num_slots, generator=torch.Generator().manual_seed(5)).int() + 1
     pool.req_to_token_RC.copy_(order.view(len(rows), width))
-    drafter = Eagle3Drafter(draft, target, pool, FutureMap(len(rows), width, torch.device("cpu")), prepare_dense)
+    future_map = FutureMap(len(rows), width, torch.device("cpu"))
+    drafter = Eagle3Drafter(draft, EngineMemory(target, pool, future_map, prepare_dense))
     poison_map(drafter.future_map)
     assert pool.aux_ZL is not None
     pool.aux_ZL.fill_(100.0)

@@ -21,13 +21,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from eyas.drafters.drafter import AcceptedTokens, chunk_reads
+from eyas.drafters.drafter import AcceptedTokens, EngineMemory, chunk_reads
 from eyas.drafters.head_spec import HeadDrafter, HeadSpec
-from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
-from eyas.memory.future_map import FutureMap
-from eyas.memory.kv_pool import KVPool
+from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.model.block_head import BlockHead
-from eyas.model.target import Target
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Frontier, Tree
 
@@ -61,9 +58,9 @@ class BlockSpec(HeadSpec):
         """The number of tokens of a block."""
         return self.head.config.block_size
 
-    def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> "BlockDrafter":
-        """Allocates the drafter's memory for all request slots of the pool, and returns the drafter."""
-        return BlockDrafter(self, target, pool, future_map, prepare)
+    def build(self, memory: EngineMemory) -> "BlockDrafter":
+        """Allocates the drafter's own memory for all request slots of the engine, and returns the drafter."""
+        return BlockDrafter(self, memory)
 
 
 class BlockDrafter(HeadDrafter[BlockHead]):
@@ -99,12 +96,7 @@ class BlockDrafter(HeadDrafter[BlockHead]):
     def read(self, req_slots: Sequence[int], draft_lags: Sequence[int]) -> None:
         """Stores the context of the last `draft_lags` committed tokens, with the target's features from the pool."""
         for reads in chunk_reads(req_slots, draft_lags):
-            request_T = [b for b, (_, _, count) in enumerate(reads) for _ in range(count)]
-            step_T = [step for _, _, count in reads for step in range(count)]
-            slots, lags, _ = zip(*reads, strict=True)
-            req_slots_B, lags_B, request_T, step_T = self.pool.staging.copy(slots, lags, request_T, step_T)
-            positions_T = (self.future_map.lengths_R[req_slots_B] - lags_B)[request_T] + step_T
-            slots_T = self.pool.req_to_token_RC[req_slots_B[request_T], positions_T]
+            *_, positions_T, slots_T = self.stage_reads(reads)
             assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
             self._write_context(self.pool.aux_ZL[slots_T], positions_T, slots_T)
 

@@ -49,6 +49,23 @@ class AcceptedTokens:
         return AcceptedTokens(self.tokens_BS[requests], self.slots_BS[requests], self.aux_BSL[requests])
 
 
+@dataclass(frozen=True, eq=False)
+class EngineMemory:
+    """The target of an engine, and the memory of its requests on the device.
+
+    Attributes:
+        target: The target that verifies the trees.
+        pool: The KV memory of the target.
+        future_map: The texts of the requests.
+        prepare: The attention of the device.
+    """
+
+    target: Target
+    pool: KVPool
+    future_map: FutureMap
+    prepare: PrepareAttention
+
+
 class Drafter(Protocol):
     """An object that proposes draft trees and owns the memory that it needs. All tensors are on the device."""
 
@@ -112,15 +129,8 @@ class DrafterSpec(Protocol):
         """All tree shapes that a round may use. Memory is allocated for the largest."""
         ...
 
-    def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> Drafter:
-        """Allocates the drafter's memory for all request slots of the pool, and returns the drafter.
-
-        Args:
-            target: the target that verifies the trees.
-            pool: the KV memory of the target.
-            future_map: the texts of the requests on the device.
-            prepare: the attention of the device.
-        """
+    def build(self, memory: EngineMemory) -> Drafter:
+        """Allocates the drafter's own memory for all request slots of the engine, and returns the drafter."""
         ...
 
 

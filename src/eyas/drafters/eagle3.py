@@ -14,18 +14,14 @@ level i (text position n + 1 + i) has rotary position n + i, as in step i + 1 of
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from eyas.drafters.drafter import AcceptedTokens, chunk_reads
+from eyas.drafters.drafter import AcceptedTokens, EngineMemory, chunk_reads
 from eyas.drafters.head_spec import HeadDrafter, HeadSpec
-from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
-from eyas.memory.future_map import FutureMap
-from eyas.memory.kv_pool import KVPool
+from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.model.head import Head
-from eyas.model.target import Target
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Frontier, Tree
 
@@ -40,21 +36,19 @@ class Eagle3Spec(HeadSpec):
         """The number of nodes that the largest tree expands."""
         return max(shape.top_k * max(shape.depth - 1, 1) for shape in self.shapes)
 
-    def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> "Eagle3Drafter":
-        """Allocates the drafter's memory for all request slots of the pool, and returns the drafter."""
-        return Eagle3Drafter(self, target, pool, future_map, prepare)
+    def build(self, memory: EngineMemory) -> "Eagle3Drafter":
+        """Allocates the drafter's own memory for all request slots of the engine, and returns the drafter."""
+        return Eagle3Drafter(self, memory)
 
 
 class Eagle3Drafter(HeadDrafter[Head]):
     """The head with its memory."""
 
-    def __init__(
-        self, spec: Eagle3Spec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
-    ) -> None:
+    def __init__(self, spec: Eagle3Spec, memory: EngineMemory) -> None:
         """Allocates the memory."""
-        super().__init__(spec, target, pool, future_map, prepare)
+        super().__init__(spec, memory)
         config, self.vocab = spec.head.config, spec.vocab
-        self.state = future_map.new_head_state(config.hidden_size, config.draft_vocab_size, spec.head.norm.weight)
+        self.state = self.future_map.new_head_state(config.hidden_size, config.draft_vocab_size, spec.head.norm.weight)
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
         """Returns one tree for each request. Its first level uses the logits that `read` or `extend` has stored."""
@@ -105,30 +99,20 @@ class Eagle3Drafter(HeadDrafter[Head]):
             self._read(reads)
 
     def _read(self, reads: Sequence[tuple[int, int, int]]) -> None:
-        """Runs one forward over some unread tokens of several requests, and stores the outputs of each last row.
+        """Runs one forward over some unread tokens of several requests (see `stage_reads`).
 
-        Args:
-            reads: (request slot, lag, count) of each request. A request with n committed tokens reads `count` tokens
-                from position n - lag on.
+        It stores the outputs of each request's last row.
         """
         device, future_map, req_to_token_RC = self.kv.device, self.future_map, self.pool.req_to_token_RC
-        req_slots, draft_lags, counts = zip(*reads, strict=True)
-        request_T = [b for b, count in enumerate(counts) for _ in range(count)]
-        step_T = [step for count in counts for step in range(count)]
-        req_slots_B, draft_lags_B, starts_B1, request_T, step_T = self.pool.staging.copy(
-            req_slots, draft_lags, [0, *accumulate(counts)], request_T, step_T
-        )
-        lengths_B = future_map.lengths_R[req_slots_B] - draft_lags_B
-        positions_T = lengths_B[request_T] + step_T
-        slots_T = req_to_token_RC[req_slots_B[request_T], positions_T]
-        last_column = req_to_token_RC.shape[1] - 1
-        columns_BE = (lengths_B[:, None] + torch.arange(max(counts), device=device)).clamp_(max=last_column)
+        req_slots_B, lengths_B, starts_B1, req_slots_T, positions_T, slots_T = self.stage_reads(reads)
+        num_own, last_column = max(count for _, _, count in reads), req_to_token_RC.shape[1] - 1
+        columns_BE = (lengths_B[:, None] + torch.arange(num_own, device=device)).clamp_(max=last_column)
         own_BE = req_to_token_RC[req_slots_B[:, None], columns_BE]
         metadata = AttentionMetadata(
             starts_B1.int(), req_slots_B.int(), lengths_B.int(), slots_T, own_BE, None, positions_T.int()
         )
         assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
-        embeds_1TD = self.target.embed(future_map.tokens_RC[req_slots_B[request_T], positions_T + 1][None])
+        embeds_1TD = self.target.embed(future_map.tokens_RC[req_slots_T, positions_T + 1][None])
         fused_1TD = self.head.fuse_aux(self.pool.aux_ZL[slots_T][None])
         out_1TD = self.head.step(embeds_1TD, fused_1TD, positions_T[None], self.attend(metadata))
         out_BD = out_1TD[0, starts_B1[1:] - 1]  # of a prompt's many rows only the last one predicts

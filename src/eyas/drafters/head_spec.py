@@ -1,21 +1,21 @@
 """The description and the memory of drafters with a trained head, for every kind of head."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar, cast
+from itertools import accumulate
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from eyas.drafters.drafter import Drafter
+from eyas.drafters.drafter import Drafter, EngineMemory
 from eyas.formats.head_dir import StoredHead
 from eyas.kernels.dispatch import pack_head
-from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
-from eyas.memory.future_map import FutureMap
-from eyas.memory.kv_pool import KVPool
+from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.model.attention import PackedAttention
 from eyas.model.head import DraftHead
-from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
 from eyas.speculation.acceptance_model import DEFAULT_PRIOR, AcceptancePrior
 from eyas.speculation.arms import Arm
@@ -83,8 +83,24 @@ class HeadSpec(ABC):
         """The number of rows of KV memory that a draft needs for each request, besides those of the text."""
 
     @abstractmethod
-    def build(self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> Drafter:
-        """Allocates the drafter's memory for all request slots of the pool, and returns the drafter."""
+    def build(self, memory: EngineMemory) -> Drafter:
+        """Allocates the drafter's own memory for all request slots of the engine, and returns the drafter."""
+
+
+class ReadRows(NamedTuple):
+    """The tokens that a forward of a drafter reads: those of request b are rows starts_B1[b] to starts_B1[b + 1] - 1.
+
+    Attributes:
+        lengths_B: The tokens of each text before them.
+        slots_T: Their KV slots.
+    """
+
+    req_slots_B: Tensor
+    lengths_B: Tensor
+    starts_B1: Tensor
+    req_slots_T: Tensor
+    positions_T: Tensor
+    slots_T: Tensor
 
 
 class HeadDrafter(Generic[HeadT]):
@@ -99,15 +115,13 @@ class HeadDrafter(Generic[HeadT]):
 
     needs_features = True
 
-    def __init__(
-        self, spec: HeadSpec, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
-    ) -> None:
+    def __init__(self, spec: HeadSpec, memory: EngineMemory) -> None:
         """Allocates the memory."""
-        config, weight = spec.head.config, spec.head.norm.weight
+        config, weight, pool = spec.head.config, spec.head.norm.weight, memory.pool
         self.head = cast(HeadT, spec.head)
         self.acceptance_prior = spec.acceptance_prior
         self.node_scale = NodeScale(spec.node_prior_N, weight.device)
-        self.target, self.pool, self.future_map, self._prepare = target, pool, future_map, prepare
+        self.target, self.pool, self.future_map, self._prepare = memory.target, pool, memory.future_map, memory.prepare
         self.scratch_E = torch.arange(spec.scratch_rows, device=weight.device)
         num_rows = pool.num_slots + 1 + len(pool.req_to_token_RC) * spec.scratch_rows
         shape = (config.kv_layers, 2, num_rows, config.num_kv_heads, config.head_dim)
@@ -118,6 +132,24 @@ class HeadDrafter(Generic[HeadT]):
     def attend(self, metadata: AttentionMetadata) -> PackedAttention:
         """Returns the attention of a forward of the head."""
         return PackedAttention(self._prepare(self.kv, self.pool.req_to_token_RC, metadata))
+
+    def stage_reads(self, reads: Sequence[tuple[int, int, int]]) -> ReadRows:
+        """Copies to the device which tokens a forward reads.
+
+        Args:
+            reads: (request slot, lag, count) of each request. A request with n committed tokens reads `count` tokens
+                from position n - lag on.
+        """
+        req_slots, draft_lags, counts = zip(*reads, strict=True)
+        request_T = [b for b, count in enumerate(counts) for _ in range(count)]
+        step_T = [step for count in counts for step in range(count)]
+        req_slots_B, draft_lags_B, starts_B1, request_T, step_T = self.pool.staging.copy(
+            req_slots, draft_lags, [0, *accumulate(counts)], request_T, step_T
+        )
+        lengths_B = self.future_map.lengths_R[req_slots_B] - draft_lags_B
+        positions_T, req_slots_T = lengths_B[request_T] + step_T, req_slots_B[request_T]
+        slots_T = self.pool.req_to_token_RC[req_slots_T, positions_T]
+        return ReadRows(req_slots_B, lengths_B, starts_B1, req_slots_T, positions_T, slots_T)
 
     def grower(self, shape: TreeShape) -> TreeGrower:
         """Returns the TreeGrower of a shape. Makes it if the spec did not name the shape."""

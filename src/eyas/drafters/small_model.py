@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from eyas.base.errors import InputError
-from eyas.drafters.drafter import AcceptedTokens, chunk_reads
-from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
-from eyas.memory.future_map import FutureMap
-from eyas.memory.kv_pool import KVPool
+from eyas.drafters.drafter import AcceptedTokens, EngineMemory, chunk_reads
+from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.model.attention import PackedAttention
 from eyas.model.target import Target
 from eyas.speculation.acceptance_model import DEFAULT_PRIOR
@@ -33,23 +31,21 @@ class SmallModelSpec:
         """All tree shapes that a round may use: `shape`."""
         return (self.shape,)
 
-    def build(
-        self, target: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention
-    ) -> "SmallModelDrafter":
+    def build(self, memory: EngineMemory) -> "SmallModelDrafter":
         """Allocates the small model's KV memory and returns the drafter.
 
         Raises:
             InputError: the two models have different vocabularies.
         """
-        small, large = self.model.info.vocab_size, target.info.vocab_size
-        ours, theirs = self.model.tokenizer.get_vocab(), target.tokenizer.get_vocab()
+        small, large = self.model.info.vocab_size, memory.target.info.vocab_size
+        ours, theirs = self.model.tokenizer.get_vocab(), memory.target.tokenizer.get_vocab()
         if small != large or ours != theirs:
             num_other = sum(theirs.get(token) != number for token, number in ours.items())
             raise InputError(
                 f"The draft model has {small:,} tokens and the target {large:,}; {num_other:,} tokens differ",
                 "Choose a draft model with the target's vocabulary, for example a smaller model of its family",
             )
-        return SmallModelDrafter(self.model, pool, future_map, prepare)
+        return SmallModelDrafter(self.model, memory)
 
 
 class SmallModelDrafter:
@@ -66,13 +62,11 @@ class SmallModelDrafter:
     node_scale = None  # all its nodes have score 0
     needs_features = False
 
-    def __init__(self, model: Target, pool: KVPool, future_map: FutureMap, prepare: PrepareAttention) -> None:
+    def __init__(self, model: Target, memory: EngineMemory) -> None:
         info, weight = model.info, next(model.model.parameters())
-        shape = (info.num_layers, 2, pool.num_slots + 1, info.num_kv_heads, info.head_dim)
-        self.model = model
-        self.pool = pool
-        self.future_map = future_map
-        self.prepare_attention = prepare
+        shape = (info.num_layers, 2, memory.pool.num_slots + 1, info.num_kv_heads, info.head_dim)
+        self.model, self.pool, self.future_map = model, memory.pool, memory.future_map
+        self.prepare_attention = memory.prepare
         self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:

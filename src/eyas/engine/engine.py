@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from eyas.chat.detokenizer import TextStream
-from eyas.drafters.drafter import DrafterSpec
+from eyas.drafters.drafter import DrafterSpec, EngineMemory
 from eyas.engine.counters import EngineCounters
 from eyas.engine.device_stream import DeviceStream, WorkEvent, stream_for
 from eyas.engine.model_runner import ModelRunner
@@ -95,11 +95,10 @@ class Engine:
         # One request slot more than requests: rows that pad a batch belong to it.
         pool = KVPool((info.num_layers, info.num_kv_heads, info.head_dim), num_tokens, (max_running + 1, width), weight)
         future_map = FutureMap(max_running + 1, width, weight.device)
-        prepare = attention_for_device(weight.device) if prepare is None else prepare
-        built = [drafter.build(target, pool, future_map, prepare) for drafter in drafters]
+        memory = EngineMemory(target, pool, future_map, prepare or attention_for_device(weight.device))
         self.counters = EngineCounters()
         self.kv_cache = KVCacheManager(pool, num_drafters=max(len(drafters), 1))
-        self.runner = ModelRunner(target, built, pool, future_map, prepare)
+        self.runner = ModelRunner(memory, [drafter.build(memory) for drafter in drafters])
         self.stream: DeviceStream = stream_for(weight.device) if stream is None else stream
         self.policies: list[Policy] = [FixedArm(Arm("fixed", drafter.shape)) for drafter in drafters] or [FixedArm(OFF)]
         self.scheduler = Scheduler(self.kv_cache, self.policies, self.lookahead_slots, self.counters, copies)

@@ -19,16 +19,14 @@ from itertools import accumulate, compress
 import torch
 from torch import Tensor
 
-from eyas.drafters.drafter import AcceptedTokens, Drafter
+from eyas.drafters.drafter import AcceptedTokens, Drafter, EngineMemory
 from eyas.engine.cuda_graphs import CudaGraphRecorder, RoundGraphs
 from eyas.engine.runner_data import PhaseTimes, PrefillChunk, PrefillOutput, RoundBatch, RoundOutput, VerifiedTrees
 from eyas.engine.sampler import Sampler, SamplerBatch
-from eyas.kernels.paged_attention import AttentionMetadata, PrepareAttention
-from eyas.memory.future_map import FutureMap
+from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.memory.kv_cache_manager import TableWrite, merge_writes
-from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import PackedAttention
-from eyas.model.target import Target, TargetOutput
+from eyas.model.target import TargetOutput
 from eyas.speculation.acceptance_trace import trace_BC
 from eyas.staging import to_host
 from eyas.tree.node_scale import calibrate, count_graded
@@ -44,22 +42,12 @@ GRADE_ROUNDS, LEARN_ROUNDS = 8, 64
 class ModelRunner:
     """Target, drafters and their memory on one device. Its methods run on the device stream, one at a time."""
 
-    def __init__(
-        self,
-        target: Target,
-        drafters: Sequence[Drafter],
-        pool: KVPool,
-        future_map: FutureMap,
-        prepare: PrepareAttention,
-    ) -> None:
-        self.target = target
+    def __init__(self, memory: EngineMemory, drafters: Sequence[Drafter]) -> None:
+        self.target, self.pool, self.future_map = memory.target, memory.pool, memory.future_map
+        self.prepare_attention, self.staging = memory.prepare, self.pool.staging
         self.drafters = list(drafters)
-        self.pool = pool
-        self.staging = pool.staging
-        self.future_map = future_map
-        self.prepare_attention = prepare
-        self.sampler = Sampler(len(pool.req_to_token_RC), target.info.vocab_size, pool.staging)
-        self.graphs = RoundGraphs(CudaGraphRecorder()) if pool.kv.device.type == "cuda" else None
+        self.sampler = Sampler(len(self.pool.req_to_token_RC), self.target.info.vocab_size, self.staging)
+        self.graphs = RoundGraphs(CudaGraphRecorder()) if self.pool.kv.device.type == "cuda" else None
         self._num_drafting = 0  # rounds
 
     @property
@@ -281,6 +269,8 @@ class ModelRunner:
             slots_BS: the KV slot of each path slot; 0 for an unused path slot.
         """
         num_slots = accepted.tokens_BS.shape[1]
+        if num_slots == 1:
+            return own_BE[:, :1].long()
         slots_BS = own_BE[:, :num_slots].masked_fill(~accepted.is_accepted_BS(), 0).long()
         if moves:
             self.pool.move(own_BE.gather(1, accepted.nodes_BS).view(-1).long(), slots_BS.view(-1))

@@ -56,6 +56,11 @@ MAX_PACKAGES = 16  # packages on disk
 TIMEOUT_S = 1800.0
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 EXAMPLE_ROWS = 16
+_T, _INT = "AtenTensorHandle", "int64_t"
+ATTEND = (
+    f"AOTITorchError aoti_torch_cpu_attend({_T}, {_T}, {_T}, {_INT}, double, {_INT}*, {_INT}*, double*, {_T}*, {_T}*)"
+)
+LINEAR = f"AOTITorchError aoti_torch_cpu_packed_linear({_T}, {_T}, {_T}*, {_INT}, {_T}*)"
 
 
 # --- graphs ---------------------------------------------------------------------------------------------------------
@@ -99,7 +104,11 @@ def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path
     with torch.no_grad():
         exported = torch.export.export(graph, inputs, dynamic_shapes=[{1: rows} for _ in inputs], strict=False)
         # Each job has its own cache of the compiler, so a precompiled header would be used only once.
-        configs: dict[str, Any] = {"aot_inductor.precompile_headers": False}
+        functions = {torch.ops.eyas.attend.default: [ATTEND], torch.ops.eyas.packed_linear.default: [LINEAR]}
+        configs: dict[str, Any] = {
+            "aot_inductor.precompile_headers": False,
+            "aot_inductor.custom_ops_to_c_shims": functions,
+        }
         if is_packed(graph):
             configs["aot_inductor.package_constants_in_so"] = False
         else:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from ctypes import c_int64, c_void_p
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,10 +54,11 @@ def load_operator() -> Callable[..., None]:
     """
     try:
         library = build_library(cpp_compiler(), _source())
+        loaded = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)  # compiled forwards call its functions by name
         torch.ops.load_library(str(library))
     except (OSError, subprocess.SubprocessError, StorageError) as error:
         raise CompileError("The attention operator cannot be built", "Install g++") from error
-    loaded, cpu_library = ctypes.CDLL(str(library)), linear_library()
+    cpu_library = linear_library()
     enter = loaded.eyas_enter
     enter.argtypes, enter.restype = (c_void_p, c_void_p, c_void_p, c_int64, c_int64), None
     if not isinstance(cpu_library, Unavailable):
@@ -64,7 +66,7 @@ def load_operator() -> Callable[..., None]:
     in_python = torch.library.Library("eyas", "IMPL")
     in_python.impl("attend_in_python", _attend, "CPU")
     torch.library.register_fake("eyas::attend", lambda q_TNH, *_: q_TNH.new_empty(q_TNH.shape), lib=in_python)
-    torch.library.register_fake("eyas::linear", lambda x, w, b, n: x.new_empty(*x.shape[:-1], n), lib=in_python)
+    torch.library.register_fake("eyas::packed_linear", lambda x, w, b, n: x.new_empty(*x.shape[:-1], n), lib=in_python)
     _libraries.append(in_python)
     return enter
 
@@ -89,42 +91,9 @@ def attention_scope(attention: PackedAttentionFn) -> Iterator[None]:
         _thread_state.attention = None
 
 
-def attention_params(
-    scale: float, window: int | None, chunk: int | None, softcap: float | None, sinks_N: Tensor | None
-) -> AttentionParams:
-    """Returns the AttentionParams of these values.
-
-    Equal values without sinks give the same object, so kernels prepare it once.
-    """
-    if sinks_N is not None:
-        return AttentionParams(scale, window, chunk, softcap, sinks_N)
-    return _params_without_sinks(scale, window, chunk, softcap)
-
-
-@cache
-def _params_without_sinks(
-    scale: float, window: int | None, chunk: int | None, softcap: float | None
-) -> AttentionParams:
-    return AttentionParams(scale, window, chunk, softcap)
-
-
-def _attend(  # noqa: PLR0913, the fields of a rule
-    q_TNH: Tensor,
-    k_TGH: Tensor,
-    v_TGH: Tensor,
-    layer: int,
-    scale: float,
-    window: int | None,
-    chunk: int | None,
-    softcap: float | None,
-    sinks_N: Tensor | None,
-) -> Tensor:
-    """Calls the Python attention that `attention_scope` has set for this thread.
-
-    An operator of torch takes numbers and tensors, so the fields of AttentionParams come one by one.
-    """
-    params = attention_params(scale, window, chunk, softcap, sinks_N)
-    return _thread_state.attention(layer, q_TNH, k_TGH, v_TGH, params).contiguous()
+def _attend(q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, layer: int, *settings: Any) -> Tensor:
+    """Calls the Python attention that `attention_scope` has set for this thread. settings: those of AttentionParams."""
+    return _thread_state.attention(layer, q_TNH, k_TGH, v_TGH, AttentionParams(*settings)).contiguous()
 
 
 def exported_attention(layer: int, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, params: AttentionParams) -> Tensor:

@@ -40,7 +40,7 @@ enum {
   STRIP = 2 * LANES,  /* rows whose scores are made together */
   ROOM = 64 * 256,    /* floats of a tile or a block; larger heads get fewer rows and keys */
   MIN_SPLIT = 256,    /* keys that are worth a separate item */
-  MIN_WORK = 1 << 18, /* multiply-adds below which waking other threads takes longer than the work */
+  MIN_WORK = 1 << 16, /* multiply-adds below which waking other threads takes longer than the work */
 };
 static const float LOG2_E = 1.44269504f, LOWEST = -1e38f;
 

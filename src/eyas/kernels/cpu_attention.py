@@ -89,6 +89,7 @@ class CpuKernel:
         assert (bytes_of(0), bytes_of(1)) == (ctypes.sizeof(_Forward), ctypes.sizeof(_Rule)), "the structs differ"
         self.attend = library.eyas_attend
         self.attend.argtypes, self.attend.restype = (c_void_p,) * 8, c_int
+        self.address = ctypes.cast(self.attend, c_void_p).value
 
     def __call__(self, kv: Tensor, req_to_token_RC: Tensor, metadata: AttentionMetadata) -> "CpuAttention":
         """Returns the attention of one forward.
@@ -124,16 +125,10 @@ class CpuAttention:
         f.num_columns, f.num_requests, f.num_rows = req_to_token_RC.shape[1], len(m.req_slots_B), len(m.slots_T)
         f.num_kv_heads, f.head_dim, f.num_own = kv.shape[3], kv.shape[4], metadata.block_slots_BE.shape[1]
         f.num_threads, f.memory_is_bf16 = torch.get_num_threads(), kv.dtype == torch.bfloat16
-        self._rule = _Rule()
-        self._rule_from: tuple[AttentionParams, Tensor | None] | None = None
-        self._operands: tuple[object, ...] = ()
         self._attend = kernel.attend
-        self._forward_at, self._rule_at = ctypes.addressof(self._forward), ctypes.addressof(self._rule)
-        size = kv.element_size()
-        self._keys_at = [kv.data_ptr() + layer * kv.stride(0) * size for layer in range(kv.shape[0])]
-        self._keys_to_values = kv.stride(1) * size
-        kernel_at = ctypes.cast(kernel.attend, c_void_p).value
-        self.native = (kernel_at, self._forward_at, kv.data_ptr(), kv.stride(0) * size, self._keys_to_values)
+        self._forward_at = ctypes.addressof(f)
+        size, (to_layer, to_values, *_) = kv.element_size(), kv.stride()
+        self.native = (kernel.address, self._forward_at, kv.data_ptr(), to_layer * size, to_values * size)
         """Arguments of `eyas_enter` in cpu_operator.cpp: the addresses of the C function, of the forward struct and of
         layer 0's keys; the bytes from one layer to the next; the bytes from keys to values."""
 
@@ -143,36 +138,30 @@ class CpuAttention:
         Returns:
             out_TNH, contiguous, with the dtype of q_TNH.
         """
-        if self._rule_from is None or self._rule_from[0] is not params:
-            self._take_rule(params)
-        if _describe(q_TNH, k_TGH, v_TGH) != self._operands:
-            q_TNH, k_TGH, v_TGH = (part if part.stride(2) == 1 else part.contiguous() for part in (q_TNH, k_TGH, v_TGH))
-            self._take_operands(q_TNH, k_TGH, v_TGH)
+        sinks_N = None if params.sinks_N is None else params.sinks_N.float().contiguous()
+        sinks_at = None if sinks_N is None else sinks_N.data_ptr()
+        rule = _Rule(sinks_at, params.scale, params.softcap or 0.0, params.window or 0, params.chunk or 0)
+        q_TNH, k_TGH, v_TGH = (part if part.stride(2) == 1 else part.contiguous() for part in (q_TNH, k_TGH, v_TGH))
+        self._take_operands(q_TNH, k_TGH, v_TGH)
         out_TNH = torch.empty_like(q_TNH, memory_format=torch.contiguous_format)
-        keys_at = self._keys_at[layer]
+        _, _, keys_at, layer_bytes, keys_to_values = self.native
+        keys_at += layer * layer_bytes
         failed = self._attend(
             self._forward_at,
-            self._rule_at,
+            ctypes.addressof(rule),
             q_TNH.data_ptr(),
             k_TGH.data_ptr(),
             v_TGH.data_ptr(),
             keys_at,
-            keys_at + self._keys_to_values,
+            keys_at + keys_to_values,
             out_TNH.data_ptr(),
         )
         if failed:
             raise MemoryError("the CPU attention operator could not allocate memory for its partial sums")
         return out_TNH
 
-    def _take_rule(self, params: AttentionParams) -> None:
-        sinks_N = None if params.sinks_N is None else params.sinks_N.float().contiguous()
-        self._rule.sinks = None if sinks_N is None else sinks_N.data_ptr()
-        self._rule.scale, self._rule.softcap = params.scale, params.softcap or 0.0
-        self._rule.window, self._rule.chunk = params.window or 0, params.chunk or 0
-        self._rule_from = (params, sinks_N)
-
     def _take_operands(self, q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor) -> None:
-        """Checks q, k and v, and writes their sizes and strides into the C struct. Later layers reuse them."""
+        """Checks q, k and v, and writes their sizes and strides into the C struct."""
         f, num_heads, dtype = self._forward, q_TNH.shape[1], q_TNH.dtype
         assert q_TNH.shape == (f.num_rows, num_heads, f.head_dim), q_TNH.shape
         assert num_heads % f.num_kv_heads == 0, (num_heads, f.num_kv_heads)
@@ -183,7 +172,6 @@ class CpuAttention:
         f.q_row, f.q_head, _ = q_TNH.stride()
         f.k_row, f.k_head, _ = k_TGH.stride()
         f.v_row, f.v_head, _ = v_TGH.stride()
-        self._operands = _describe(q_TNH, k_TGH, v_TGH)
 
 
 def _index(part: Tensor) -> Tensor:
@@ -191,11 +179,6 @@ def _index(part: Tensor) -> Tensor:
     assert part.dtype == torch.int32, part.dtype
     assert part.is_cpu, "the operator needs CPU tensors"
     return part.contiguous()
-
-
-def _describe(q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
-    """Returns strides, shapes and dtypes of q, k and v. `CpuAttention` compares them with those of the layer before."""
-    return q.stride(), k.stride(), v.stride(), q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype
 
 
 def find_compiler() -> str | None:

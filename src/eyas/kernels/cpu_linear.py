@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eyas.kernels.cpu_attention import TYPES, Unavailable, load_cpu_library
+from eyas.kernels.huge_pages import ALIGNMENT, HugePages
 
 SHARED_INPUTS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers of one module that read the same input. They are computed in one call."""
@@ -52,20 +53,20 @@ class PackedWeight(nn.Module):
     packed: Tensor
     bias_N: Tensor | None
 
-    def __init__(self, layers: list[nn.Linear]) -> None:
+    def __init__(self, layers: list[nn.Linear], memory: HugePages | None = None) -> None:
         super().__init__()
         weight_NK = torch.cat([layer.weight.data for layer in layers]) if len(layers) > 1 else layers[0].weight.data
         biases = [torch.zeros(layer.out_features) if layer.bias is None else layer.bias.float() for layer in layers]
         has_bias = any(layer.bias is not None for layer in layers)
         self.num_out, self.num_in = weight_NK.shape
-        self.register_buffer("packed", pack(weight_NK), persistent=False)
+        self.register_buffer("packed", pack(weight_NK, memory), persistent=False)
         self.register_buffer("bias_N", torch.cat(biases).detach() if has_bias else None, persistent=False)
         self._kept: tuple[Tensor, Tensor, int] | None = None  # input, result, number of layers that have not read it
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns x W^T + b [..., N] for x [..., K]."""
         if torch.compiler.is_exporting():
-            return torch.ops.eyas.linear(x, self.packed, self.bias_N, self.num_out)
+            return torch.ops.eyas.packed_linear(x, self.packed, self.bias_N, self.num_out)
         library, dtype = linear_library(), self.packed.dtype
         assert not isinstance(library, Unavailable), "layers are packed only if there is a library"
         assert (x.dtype, x.shape[-1]) == (dtype, self.num_in), (x.dtype, x.shape, dtype, self.num_in)
@@ -134,7 +135,7 @@ class PackedLinear(nn.Module):
         return shared(x) if self.num_layers == 1 else shared.result_for(x, self.num_layers)[..., self.rows]
 
 
-def pack(weight_NK: Tensor) -> Tensor:
+def pack(weight_NK: Tensor, memory: HugePages | None = None) -> Tensor:
     """Returns the weights of a layer in the order in which the operator reads them; see `PackedWeight.packed`."""
     library = linear_library()
     assert not isinstance(library, Unavailable), "layers are packed only if there is a library"
@@ -142,7 +143,8 @@ def pack(weight_NK: Tensor) -> Tensor:
     num_out, num_in = weight_NK.shape
     if num_out % width or num_in % per_step:
         weight_NK = F.pad(weight_NK, (0, -num_in % per_step, 0, -num_out % width))
-    return weight_NK.view(-(-num_out // width), width, -1, per_step).transpose(1, 2).contiguous()
+    packed = weight_NK.view(-(-num_out // width), width, -1, per_step).transpose(1, 2)
+    return packed.contiguous() if memory is None else memory.copy(packed)
 
 
 def can_pack(dtype: torch.dtype) -> bool:
@@ -179,12 +181,15 @@ def pack_linears(module: nn.Module) -> None:
 
     Layers of other classes and devices, and those for which `can_pack` returns False, stay as they are.
     """
+    found = [layer for layer in module.modules() if _can_pack(layer)]
+    sizes = [(layer.out_features + 64) * (layer.in_features + 1) * layer.weight.itemsize for layer in found]  # at most
+    memory = HugePages(sum(sizes) + ALIGNMENT * len(sizes))
     for parent in list(module.modules()):
         layers = {name: layer for name, layer in parent.named_children() if _can_pack(layer)}
         while layers:
             names = next((group for group in SHARED_INPUTS if _share(layers, group)), (next(iter(layers)),))
             chosen = [layers.pop(name) for name in names]
-            shared, begin = PackedWeight(chosen), 0
+            shared, begin = PackedWeight(chosen, memory), 0
             for name, layer in zip(names, chosen, strict=True):
                 rows = slice(begin, begin + layer.out_features)
                 setattr(parent, name, PackedLinear(shared, rows, len(names), layer.bias is not None))

@@ -29,7 +29,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from eyas.kernels.attention_op import CompileError, attention_params
+from eyas.kernels.attention_op import CompileError
 from eyas.kernels.compiled_package import TOLERANCE, attend_to_text, head_inputs, relative_error, target_inputs
 from eyas.model.attention import AttentionParams, PackedAttention, PackedAttentionFn
 from eyas.model.head import Head
@@ -143,7 +143,7 @@ def _register_operator() -> None:
     library.define(SCHEMA)
 
     def attend(q_TNH: Tensor, k_TGH: Tensor, v_TGH: Tensor, *settings: Any) -> Tensor:
-        return _running.attention(_running.layer, q_TNH, k_TGH, v_TGH, attention_params(*settings)).contiguous()
+        return _running.attention(_running.layer, q_TNH, k_TGH, v_TGH, AttentionParams(*settings)).contiguous()
 
     def multiply(x: Tensor, weight_FD: Tensor) -> Tensor:
         if x.device.type == "cpu":

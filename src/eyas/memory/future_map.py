@@ -79,9 +79,12 @@ class FutureMap:
             lengths_B: the committed tokens before the round.
             accepted_B: the number of accepted tokens.
         """
+        self.lengths_R[req_slots_B] = lengths_B + accepted_B
+        if tokens_BS.shape[1] == 1:
+            self.tokens_RC[req_slots_B, lengths_B + 1] = tokens_BS[:, 0]
+            return
         steps_S = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
         # A rejected slot repeats the last accepted token, so that no column is written with two values.
         kept_BS = torch.minimum(steps_S, accepted_B[:, None] - 1)
         columns_BS = lengths_B[:, None] + 1 + kept_BS
         self.tokens_RC[req_slots_B[:, None], columns_BS] = tokens_BS.gather(1, kept_BS)
-        self.lengths_R[req_slots_B] = lengths_B + accepted_B

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from eyas.speculation.arms import Arm
 from eyas.tree.shape import TreeShape
-from eyas.tree.tree import Tree
-from eyas.tree.verify import AcceptedPath, verify
+from eyas.tree.tree import Tree, sum_along_paths
+from eyas.tree.verify import AcceptedPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +80,25 @@ def trace_BC(tree: Tree, accepted: AcceptedPath, num_drafting: int | Tensor) -> 
     num_requests, num_nodes = tree.tokens_BM.shape
     # By columns: roots come first, and of equal scores a parent comes before its child.
     scores_R = tree.scores_BM.masked_fill(~tree.valid_BM, -torch.inf).T.flatten()
-    order_R = scores_R.sort(descending=True, stable=True).indices
-    ranks_R = torch.empty_like(order_R)
-    ranks_R[order_R] = torch.arange(len(order_R), device=order_R.device)
+    ranks_R = scores_R.sort(descending=True, stable=True).indices.argsort()
     num_plain = num_requests - num_drafting
     min_nodes_BM = (ranks_R.view(num_nodes, num_requests).T - num_plain) // num_drafting + 1
     # The chain is the path of a target that always chooses the most likely child.
-    chain = verify(tree, _most_likely_child_BM(tree))
-    same_BS = (chain.nodes_BS == accepted.nodes_BS) & chain.is_accepted_BS() & accepted.is_accepted_BS()
-    chain_accepted_B1 = same_BS.long().cumprod(dim=1).sum(dim=1, keepdim=True) - 1
+    is_off_chain_BM = sum_along_paths((~_is_most_likely_BM(tree)).long(), tree.parents_BM, tree.depth) > 0
+    on_path_BS = ~is_off_chain_BM.gather(1, accepted.nodes_BS) & accepted.is_accepted_BS()
+    chain_accepted_B1 = on_path_BS.sum(dim=1, keepdim=True) - 1
+    chain_offered_B1 = (~is_off_chain_BM).sum(dim=1, keepdim=True) - 1
     min_nodes_BS = min_nodes_BM.gather(1, accepted.nodes_BS[:, 1:])
-    return torch.cat((min_nodes_BS, chain_accepted_B1, chain.lengths_B[:, None] - 1), dim=1)
+    return torch.cat((min_nodes_BS, chain_accepted_B1, chain_offered_B1), dim=1)
 
 
-def _most_likely_child_BM(tree: Tree) -> Tensor:
-    """Returns the token of the most likely verified child of each node; -1 for a node without verified children."""
+def _is_most_likely_BM(tree: Tree) -> Tensor:
+    """Returns bool: True for the root and for each verified node that is the most likely of its verified siblings."""
     num_nodes = tree.tokens_BM.shape[1]
     nodes_M = torch.arange(num_nodes, device=tree.tokens_BM.device)
     # Children stand in falling order of their scores, so the most likely is the first that names its parent.
     parents_BM = tree.parents_BM.masked_fill(~tree.valid_BM | (nodes_M == 0), num_nodes)
-    is_child_BMM = parents_BM[:, None, :] == nodes_M[:, None]
-    tokens_BM = tree.tokens_BM.gather(1, is_child_BMM.byte().argmax(dim=2))
-    return tokens_BM.masked_fill(~is_child_BMM.any(dim=2), -1)
+    return (parents_BM[:, :, None] == parents_BM[:, None, :]).byte().argmax(dim=2) == nodes_M
 
 
 def trace_from_row(arm: Arm, context: int, length: int, row: list[int]) -> AcceptanceTrace:

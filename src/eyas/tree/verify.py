@@ -67,6 +67,8 @@ def verify(tree: Tree, ids_BM: Tensor) -> AcceptedPath:
         tree: The draft trees.
         ids_BM: The target's next token after each node, from `sampling.choose_tokens`.
     """
+    if not tree.depth:
+        return AcceptedPath(ids_BM, tree.parents_BM, tree.valid_BM.sum(dim=1))
     wanted_BM = tree.tokens_BM == ids_BM.gather(1, tree.parents_BM)
     nodes_BS, lengths_B = _follow_path(tree, wanted_BM)
     return AcceptedPath(ids_BM.gather(1, nodes_BS), nodes_BS, lengths_B)
@@ -74,6 +76,8 @@ def verify(tree: Tree, ids_BM: Tensor) -> AcceptedPath:
 
 def has_rejected_child(tree: Tree, accepted: AcceptedPath) -> Tensor:
     """Returns bool [B]: True if the last accepted node has valid children, all of which the target rejected."""
+    if not tree.depth:
+        return ~tree.valid_BM[:, 0]
     if tree.is_chain:
         last = tree.tokens_BM.shape[1] - 1
         next_B1 = accepted.lengths_B[:, None]

@@ -1,0 +1,29 @@
+"""Memory on pages of 2 MiB for weights that a CPU reads for every token.
+
+A processor looks up the address of each page that it reads, and prefetches within a page. Linear layers of one row read
+weights on pages of 2 MiB about 1.2 times as fast as on the usual pages of 4 KiB (docs/results/cpu-forwards.md).
+"""
+
+import mmap
+
+import torch
+from torch import Tensor
+
+PAGE = 2 << 20
+ALIGNMENT = 64  # bytes; a cache line
+
+
+class HugePages:
+    """Memory that is filled from its beginning. The kernel decides whether it gets large pages."""
+
+    def __init__(self, num_bytes: int) -> None:
+        memory = mmap.mmap(-1, num_bytes + PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        whole = torch.frombuffer(memory, dtype=torch.uint8)
+        self._free = whole[-whole.data_ptr() % PAGE :]
+
+    def copy(self, part: Tensor) -> Tensor:
+        """Returns a contiguous copy. It keeps the memory alive."""
+        taken, self._free = self._free[: part.nbytes], self._free[-(-part.nbytes // ALIGNMENT) * ALIGNMENT :]
+        return taken.view(part.dtype).view(part.shape).copy_(part)
