@@ -1,7 +1,7 @@
 """Memory on pages of 2 MiB for weights that a CPU reads for every token.
 
-A processor looks up the address of each page that it reads, and prefetches within a page. Linear layers of one row read
-weights on pages of 2 MiB about 1.2 times as fast as on the usual pages of 4 KiB (docs/results/cpu-forwards.md).
+A processor looks up the address of each page that it reads, and prefetches within a page. Linear layers take 1.07 to
+1.18 times as long on the usual pages of 4 KiB (docs/results/cpu-forwards.md).
 """
 
 import mmap
