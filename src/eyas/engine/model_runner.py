@@ -165,7 +165,7 @@ class ModelRunner:
         rows_BS = forward_rows(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
         aux_BSL = None
         if out.aux_BTL is not None:
-            aux_BSL = out.aux_BTL[0, rows_BS]
+            aux_BSL = out.aux_BTL[0, rows_BS] if tree.depth else out.aux_BTL[0][:, None]
             self._store_aux(slots_BS.view(-1), aux_BSL.flatten(0, 1))
         self.future_map.publish(req_slots_B, accepted.tokens_BS, lengths_B, accepted.lengths_B)
         verified_s = time.perf_counter()

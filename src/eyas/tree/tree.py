@@ -142,7 +142,10 @@ def forward_rows(nodes_BS: Tensor, rows_T: Tensor | None, shape: tuple[int, ...]
         shape: the numbers of requests and of nodes per tree.
     """
     count, num_nodes = shape
-    flat_BS = nodes_BS + torch.arange(0, count * num_nodes, num_nodes, device=nodes_BS.device)[:, None]
+    roots_B1 = torch.arange(0, count * num_nodes, num_nodes, device=nodes_BS.device)[:, None]
+    if num_nodes == 1:
+        return roots_B1
+    flat_BS = nodes_BS + roots_B1
     if rows_T is None:
         return flat_BS
     row_of_X = torch.zeros(count * num_nodes, dtype=torch.int64, device=nodes_BS.device)
