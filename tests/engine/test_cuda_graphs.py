@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from worker_stream import WorkerStream
 
+import eyas.tree.sampling as sampling
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.cuda_graphs import RoundGraphs
@@ -199,6 +200,7 @@ class Forbid(TorchDispatchMode):
 
 def test_a_recorded_round_never_talks_to_the_host(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
     """For every default arm, greedy and drawn with penalties; attention aside, whose CUDA version is tested there."""
+    monkeypatch.setattr(sampling, "most_likely", lambda logits_TW: logits_TW.argmax(dim=-1))  # on a CPU, NumPy's
     arms = default_arms()
     draft = dataclasses.replace(random_draft(llama.target, TREE), arms=arms)
     engine, record = with_graphs(Engine(llama.target, [draft], 3, CONTEXT, prepare=attention_aside(prepare_dense)))
