@@ -30,11 +30,25 @@ PAIRS, SLOW_S = 9, 1.0
 PAGE_ROWS, PAGE_PAIRS = (1, 4, 16), 61
 
 
-def _seconds(layers: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> float:
+Layers = Sequence[Callable[[Tensor], Tensor]]
+
+
+def _seconds(layers: Layers, x: Tensor) -> float:
     began_s = time.perf_counter()
     for layer in layers:
         layer(x)
     return time.perf_counter() - began_s
+
+
+def ratio_row(label: str, one: Layers, other: Layers, x: Tensor, pairs: int) -> Row:
+    """Returns the row of the seconds of `one` divided by those of `other`."""
+    ratios = []
+    for pair in range(pairs):
+        order = (one, other) if pair % 2 else (other, one)
+        times = {id(arm): _seconds(arm, x) for arm in order}
+        ratios.append(times[id(one)] / times[id(other)])
+    middle, span = median_interval(ratios, 0)
+    return Row(label, round(middle, 2), "told", True, (round(span.low, 2), round(span.high, 2)))
 
 
 def linear_rows() -> Iterator[Row]:
@@ -48,34 +62,21 @@ def linear_rows() -> Iterator[Row]:
                 x = torch.randn(rows, num_in).to(dtype)
                 slow_s = _seconds(plain, x)
                 _seconds(packed, x)
-                ratios = []
-                for pair in range(PAIRS if slow_s < SLOW_S else 3):
-                    order = (plain, packed) if pair % 2 else (packed, plain)
-                    times = {id(arm): _seconds(arm, x) for arm in order}
-                    ratios.append(times[id(plain)] / times[id(packed)])
-                middle, span = median_interval(ratios, 0)
                 label = f"linear: {name}, {str(dtype).removeprefix('torch.')}, {rows} rows: torch over eyas"
-                yield Row(label, round(middle, 2), "told", True, (round(span.low, 2), round(span.high, 2)))
+                yield ratio_row(label, plain, packed, x, PAIRS if slow_s < SLOW_S else 3)
 
 
 def page_rows() -> Iterator[Row]:
     """Yields the rows about pages."""
     for name, (num_in, num_out) in LAYERS.items():
-        weight = nn.Linear(num_in, num_out, bias=False, dtype=torch.bfloat16)
-        size, copies = weight.weight.nbytes, int(WEIGHT_BYTES / weight.weight.nbytes)
-        memory = HugePages(copies * (size + ALIGNMENT))
-        usual = [PackedWeight([weight]) for _ in range(copies)]
-        huge = [PackedWeight([weight], memory) for _ in range(copies)]
+        layer = nn.Linear(num_in, num_out, bias=False, dtype=torch.bfloat16)
+        copies = int(WEIGHT_BYTES / layer.weight.nbytes)
+        memory = HugePages(copies * (layer.weight.nbytes + ALIGNMENT))
+        usual = [PackedWeight([layer]) for _ in range(copies)]
+        huge = [PackedWeight([layer], memory) for _ in range(copies)]
         for rows in PAGE_ROWS:
-            x = torch.randn(rows, num_in).bfloat16()
-            ratios = []
-            for pair in range(PAGE_PAIRS):
-                order = (usual, huge) if pair % 2 else (huge, usual)
-                times = {id(arm): _seconds(arm, x) for arm in order}
-                ratios.append(times[id(usual)] / times[id(huge)])
-            middle, span = median_interval(ratios, 0)
             label = f"linear: {name}, bfloat16, {rows} rows: pages of 4 KiB over pages of 2 MiB"
-            yield Row(label, round(middle, 2), "told", True, (round(span.low, 2), round(span.high, 2)))
+            yield ratio_row(label, usual, huge, torch.randn(rows, num_in).bfloat16(), PAGE_PAIRS)
 
 
 def main() -> int:

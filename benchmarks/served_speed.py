@@ -7,7 +7,7 @@ Every server starts with its own defaults: only the model, the port and, for lla
 the requests at once are set. A peer with EAGLE-3 runs twice, without and with the head. Servers are measured two at a
 time: `eyas serve` with the head and another one. The one that is not measured waits. The client is `eyas bench --url`,
 greedy, with the same prompts for both; an answer ends where the server ends it, at most at --tokens tokens. Ratios are
-medians of blocks in rotated order.
+medians of blocks in rotated order. Beside itself without a head, `eyas serve` also has rows of the time to first token.
 
 `make peers` and `make peers-llamacpp` install the peers below --env-dir. A peer that is not installed is named on
 stderr and has no row. Prints one JSON object for each row and exits 1 if a row misses its target.

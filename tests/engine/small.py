@@ -263,10 +263,8 @@ def optional(draft: Eagle3Spec | None) -> list[Eagle3Spec]:
 
 def put_drafter(engine: Engine, draft: Eagle3Spec, drafter_class: type[Eagle3Drafter]) -> Eagle3Drafter:
     """Give the engine another drafter."""
-    runner = engine.runner
-    memory = EngineMemory(runner.target, runner.pool, runner.future_map, runner.prepare_attention)
-    drafter = drafter_class(draft, memory)
-    runner.drafters[0] = drafter
+    drafter = drafter_class(draft, engine.runner.memory)
+    engine.runner.drafters[0] = drafter
     return drafter
 
 

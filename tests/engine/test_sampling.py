@@ -16,7 +16,6 @@ from tests.engine.small import CONTEXT, Spoken, drive, optional, random_draft, t
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from eyas.drafters.drafter import EngineMemory
 from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.engine.grammar import Grammar, GrammarVocab
@@ -200,11 +199,9 @@ def test_drawn_as_the_target_says(
     draft = random_draft(shallow_target, TreeShape(2, 2, 4)) if speculative else None
     engine = Engine(shallow_target, optional(draft), 64, 16)
     if draft is not None:
-        runner = engine.runner
-        memory = EngineMemory(shallow_target, runner.pool, runner.future_map, runner.prepare_attention)
-        drafter = KnowingDrafter(draft, memory)
+        drafter = KnowingDrafter(draft, engine.runner.memory)
         drafter.support = supports(exact)
-        runner.drafters[0] = drafter
+        engine.runner.drafters[0] = drafter
     requests = [Request(str(seed), PROMPT, NUM_TOKENS, SAMPLING, seed) for seed in range(NUM_SEEDS)]
     answers = drive(engine, requests)
     counts = dict.fromkeys(exact, 0)

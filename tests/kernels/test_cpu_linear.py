@@ -1,6 +1,8 @@
 """The operator of cpu_linear.c against torch: every number of rows of a tile, every dtype and vector length."""
 
 import ctypes
+import errno
+import mmap
 import platform
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +18,7 @@ from eyas.kernels import cpu_attention, cpu_linear
 from eyas.kernels.attention_op import load_operator
 from eyas.kernels.cpu_attention import Unavailable
 from eyas.kernels.cpu_linear import PackedLinear, PackedWeight, can_pack, is_packed, pack_linears
-from eyas.kernels.huge_pages import ALIGNMENT, PAGE
+from eyas.kernels.huge_pages import ALIGNMENT, PAGE, HugePages
 from eyas.model.head import Head
 
 F32, BF16 = torch.float32, torch.bfloat16
@@ -73,6 +75,18 @@ def test_the_layers_of_a_module_lie_side_by_side_on_large_pages() -> None:
     x = inputs(3, SIZES[-1][0], F32)
     last = module[-1]
     assert_equals_torch(last(x), x, layer(*SIZES[-1], F32))
+
+
+def test_without_large_pages_the_memory_has_usual_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *_: object) -> None:
+            raise OSError(errno.EINVAL, "no large pages")
+
+    monkeypatch.setattr(mmap, "mmap", Refusing)
+    weight = torch.arange(6.0).view(2, 3).t()
+    copy = HugePages(64).copy(weight)
+    assert copy.is_contiguous()
+    assert torch.equal(copy, weight)
 
 
 @pytest.mark.parametrize("flag", NARROWER)

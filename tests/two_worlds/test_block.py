@@ -10,7 +10,6 @@ from tests.engine.small import CONTEXT, Spoken, check, poison
 from torch import Tensor
 
 from eyas.drafters.block import BlockDrafter
-from eyas.drafters.drafter import EngineMemory
 from eyas.engine.engine import Engine
 from eyas.engine.scheduler import RoundWork
 from eyas.evaluation.head_drafter import BlockHeadDrafter
@@ -76,7 +75,7 @@ def test_serving_drafts_with_the_logits_of_training(
     spec = block_spec(head, target, shape)
     engine = poison(Engine(target, [spec], 3, CONTEXT))
     runner = engine.runner
-    drafter = Watched(spec, EngineMemory(target, runner.pool, runner.future_map, runner.prepare_attention))
+    drafter = Watched(spec, runner.memory)
     drafter.trained = {tuple(row.ids_T.tolist()): trained_logits(head, target, row) for row in rows}
     drafter.compared, runner.drafters[0] = set(), drafter
     first = {int(row.loss_mask_T.nonzero()[0, 0]) for row in rows}

@@ -96,9 +96,9 @@ class BlockDrafter(HeadDrafter[BlockHead]):
     def read(self, req_slots: Sequence[int], draft_lags: Sequence[int]) -> None:
         """Stores the context of the last `draft_lags` committed tokens, with the target's features from the pool."""
         for reads in chunk_reads(req_slots, draft_lags):
-            *_, positions_T, slots_T = self.stage_reads(reads)
+            rows = self.stage_reads(reads)
             assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
-            self._write_context(self.pool.aux_ZL[slots_T], positions_T, slots_T)
+            self._write_context(self.pool.aux_ZL[rows.slots_T], rows.positions_T, rows.slots_T)
 
     def _write_context(self, aux_TL: Tensor, positions_T: Tensor, slots_T: Tensor) -> None:
         """Writes keys and values of tokens into every layer of the head's memory. Slot 0 takes those of padding."""

@@ -88,11 +88,15 @@ class HeadSpec(ABC):
 
 
 class ReadRows(NamedTuple):
-    """The tokens that a forward of a drafter reads: those of request b are rows starts_B1[b] to starts_B1[b + 1] - 1.
+    """The tokens that a forward of a drafter reads, on the device. All tensors are int64, but slots_T is int32.
 
     Attributes:
-        lengths_B: The tokens of each text before them.
-        slots_T: Their KV slots.
+        req_slots_B: The request slot of each request.
+        lengths_B: The number of tokens of its text before those that are read.
+        starts_B1: The row of the first token of each request, and the number of all rows.
+        req_slots_T: The request slot of each row.
+        positions_T: The position in the text of each row.
+        slots_T: The KV slot of each row.
     """
 
     req_slots_B: Tensor
@@ -134,7 +138,7 @@ class HeadDrafter(Generic[HeadT]):
         return PackedAttention(self._prepare(self.kv, self.pool.req_to_token_RC, metadata))
 
     def stage_reads(self, reads: Sequence[tuple[int, int, int]]) -> ReadRows:
-        """Copies to the device which tokens a forward reads.
+        """Returns the tokens that a forward reads.
 
         Args:
             reads: (request slot, lag, count) of each request. A request with n committed tokens reads `count` tokens

@@ -43,6 +43,7 @@ class ModelRunner:
     """Target, drafters and their memory on one device. Its methods run on the device stream, one at a time."""
 
     def __init__(self, memory: EngineMemory, drafters: Sequence[Drafter]) -> None:
+        self.memory = memory
         self.target, self.pool, self.future_map = memory.target, memory.pool, memory.future_map
         self.prepare_attention, self.staging = memory.prepare, self.pool.staging
         self.drafters = list(drafters)
@@ -165,7 +166,7 @@ class ModelRunner:
         rows_BS = forward_rows(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
         aux_BSL = None
         if out.aux_BTL is not None:
-            aux_BSL = out.aux_BTL[0, rows_BS] if tree.depth else out.aux_BTL[0][:, None]
+            aux_BSL = out.aux_BTL[0, rows_BS] if tree.depth else out.aux_BTL[0][:, None]  # each root is one row
             self._store_aux(slots_BS.view(-1), aux_BSL.flatten(0, 1))
         self.future_map.publish(req_slots_B, accepted.tokens_BS, lengths_B, accepted.lengths_B)
         verified_s = time.perf_counter()
@@ -269,7 +270,7 @@ class ModelRunner:
             slots_BS: the KV slot of each path slot; 0 for an unused path slot.
         """
         num_slots = accepted.tokens_BS.shape[1]
-        if num_slots == 1:
+        if num_slots == 1:  # the root's slot, which is used and stays
             return own_BE[:, :1].long()
         slots_BS = own_BE[:, :num_slots].masked_fill(~accepted.is_accepted_BS(), 0).long()
         if moves:

@@ -56,6 +56,7 @@ MAX_PACKAGES = 16  # packages on disk
 TIMEOUT_S = 1800.0
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 EXAMPLE_ROWS = 16
+# Declarations of the functions of cpu_operator.cpp that compiled forwards call.
 _T, _INT = "AtenTensorHandle", "int64_t"
 ATTEND = (
     f"AOTITorchError aoti_torch_cpu_attend({_T}, {_T}, {_T}, {_INT}, double, {_INT}*, {_INT}*, double*, {_T}*, {_T}*)"

@@ -136,7 +136,12 @@ class PackedLinear(nn.Module):
 
 
 def pack(weight_NK: Tensor, memory: HugePages | None = None) -> Tensor:
-    """Returns the weights of a layer in the order in which the operator reads them; see `PackedWeight.packed`."""
+    """Returns the weights [N, K] of a layer in the order in which the operator reads them; see `PackedWeight.packed`.
+
+    Args:
+        weight_NK: the weights.
+        memory: where the result is stored; None for memory of its own.
+    """
     library = linear_library()
     assert not isinstance(library, Unavailable), "layers are packed only if there is a library"
     width, per_step = library.eyas_linear_width(), 2 if weight_NK.dtype == torch.bfloat16 else 1
@@ -182,7 +187,8 @@ def pack_linears(module: nn.Module) -> None:
     Layers of other classes and devices, and those for which `can_pack` returns False, stay as they are.
     """
     found = [layer for layer in module.modules() if _can_pack(layer)]
-    sizes = [(layer.out_features + 64) * (layer.in_features + 1) * layer.weight.itemsize for layer in found]  # at most
+    fill = 64  # `pack` adds less than this to the outputs of a layer, and at most one input
+    sizes = [(layer.out_features + fill) * (layer.in_features + 1) * layer.weight.itemsize for layer in found]
     memory = HugePages(sum(sizes) + ALIGNMENT * len(sizes))
     for parent in list(module.modules()):
         layers = {name: layer for name, layer in parent.named_children() if _can_pack(layer)}

@@ -95,7 +95,7 @@ Tensor apply_linear(const Tensor &x, const Tensor &packed, const std::optional<T
 
 }  // namespace
 
-// What compiled forwards call: the same without the dispatcher, which takes microseconds a call.
+// Compiled forwards call these functions (aot_compile.py declares them), because torch's dispatcher takes microseconds.
 
 namespace aoti = torch::aot_inductor;
 

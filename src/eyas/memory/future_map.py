@@ -80,7 +80,7 @@ class FutureMap:
             accepted_B: the number of accepted tokens.
         """
         self.lengths_R[req_slots_B] = lengths_B + accepted_B
-        if tokens_BS.shape[1] == 1:
+        if tokens_BS.shape[1] == 1:  # it is accepted
             self.tokens_RC[req_slots_B, lengths_B + 1] = tokens_BS[:, 0]
             return
         steps_S = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)

@@ -274,9 +274,9 @@ def settings_array(params: Sequence[SamplingParams]) -> NDArray[np.float64]:
 
 
 def most_likely(logits_TW: Tensor) -> Tensor:
-    """Returns the number of the largest logit of each row; of equal ones the smallest.
+    """Returns the id of the largest logit of each row, int64 [T]; of equal logits the smallest id.
 
-    On a CPU it calls NumPy, which takes 1/12 of the time of torch.
+    On a CPU it calls NumPy, which takes 1/12 of the time of torch and has no bfloat16.
     """
     if not logits_TW.is_cpu:
         return logits_TW.argmax(dim=-1)

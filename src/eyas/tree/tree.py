@@ -143,7 +143,7 @@ def forward_rows(nodes_BS: Tensor, rows_T: Tensor | None, shape: tuple[int, ...]
     """
     count, num_nodes = shape
     roots_B1 = torch.arange(0, count * num_nodes, num_nodes, device=nodes_BS.device)[:, None]
-    if num_nodes == 1:
+    if num_nodes == 1:  # nodes_BS is 0
         return roots_B1
     flat_BS = nodes_BS + roots_B1
     if rows_T is None:

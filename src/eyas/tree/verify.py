@@ -67,7 +67,7 @@ def verify(tree: Tree, ids_BM: Tensor) -> AcceptedPath:
         tree: The draft trees.
         ids_BM: The target's next token after each node, from `sampling.choose_tokens`.
     """
-    if not tree.depth:
+    if tree.depth == 0:  # the root alone: node 0 and one token
         return AcceptedPath(ids_BM, tree.parents_BM, tree.valid_BM.sum(dim=1))
     wanted_BM = tree.tokens_BM == ids_BM.gather(1, tree.parents_BM)
     nodes_BS, lengths_B = _follow_path(tree, wanted_BM)
@@ -76,7 +76,7 @@ def verify(tree: Tree, ids_BM: Tensor) -> AcceptedPath:
 
 def has_rejected_child(tree: Tree, accepted: AcceptedPath) -> Tensor:
     """Returns bool [B]: True if the last accepted node has valid children, all of which the target rejected."""
-    if not tree.depth:
+    if tree.depth == 0:  # the root, which is valid, has no children: False
         return ~tree.valid_BM[:, 0]
     if tree.is_chain:
         last = tree.tokens_BM.shape[1] - 1
