@@ -216,10 +216,14 @@ def test_loss_gradients_and_figures_over_seven_steps(flags: dict[str, bool], dty
         assert error < tolerance, f"{name}: relative error {error:.1e}"
 
 
-def test_packed_cut_accumulated_and_compacted_is_the_naive_path(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("block_floats", "sharing"), [(120, ()), (100_000, ("cpu",))])
+def test_packed_cut_accumulated_and_compacted_is_the_naive_path(
+    block_floats: int, sharing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """float32: texts packed into two micro-batches, attention in blocks, logits in chunks, float32 accumulators."""
     given = case(CONFIG, torch.float32)
-    monkeypatch.setattr(chain_attention, "BLOCK_FLOATS", 120)
+    monkeypatch.setattr(chain_attention, "BLOCK_FLOATS", block_floats)
+    monkeypatch.setattr(chain_attention, "SHARING", sharing)
     monkeypatch.setattr(loss, "CHUNK_FLOATS", 3 * STEPS * DRAFT)
     count = sum(count_supervised(row.loss_mask_T) for row in given.rows)
     masters, total = MasterWeightOptimizer(given.head, weight_decay=0.0, clip=1.0), 0.0

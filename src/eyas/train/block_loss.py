@@ -94,8 +94,7 @@ class PackedBlockAttention:
         k_GKQH, v_GKQH = (part[0].unflatten(1, (num_slots, num_blocks)) for part in (k_BGTH, v_BGTH))
         own = [(k_GKQH[:, slot], v_GKQH[:, slot]) for slot in range(num_slots)]
         q_NQH = q_BNTH[0].unflatten(1, (num_slots, num_blocks)).flatten(0, 1)
-        texts = self._packed.texts, self._packed.chains_Q
-        out_NQH = chain_attention(texts, q_NQH, (k_GPH, v_GPH), own, params.scale)
+        out_NQH = chain_attention(self._packed.chain_places, q_NQH, (k_GPH, v_GPH), own, params.scale)
         return out_NQH.unflatten(0, (-1, num_slots)).flatten(1, 2)[None]
 
 

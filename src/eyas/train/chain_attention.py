@@ -6,12 +6,13 @@ keys of its text up to its own position (causal), and the keys of its own later 
     scores of a chain     [ q . k of its text, causal | q . k of its own steps 1..J ]  ->  one softmax over both
 
 Q chains and P rows of the batch, N heads, G key-value heads, R = N / G, H head size, J unrolled steps so far; C chains
-of a block, T keys of its text up to its last chain, M = R * C.
+of a block, T keys from the start of its first text up to its last chain, M = R * C.
 
 Autograd would store four copies of the scores and repeat the keys for every head of a group. This module stores only
 the log-sum-exp of each softmax. The backward computes the scores again, one block of chains at a time. So memory grows
 with the length of a text, not with its square. The code loops over texts: it pads nothing, and no text attends to
-another text.
+another text. On a GPU, where the launch of a kernel takes longer than the scores of a short text, consecutive texts
+share a block, and the scores between them are masked out.
 
               keys of a text ->              one line for each chain, x: the chain attends to this key
     block 1   x x x x
@@ -29,6 +30,7 @@ from torch import Tensor
 
 BLOCK_FLOATS = 1_000_000  # scores of a block, f32: 4 MB, which fits into the cache of a CPU core
 GPU_FACTOR = 64  # a block on a GPU is so many times larger, because a small block would leave the GPU idle
+SHARING = ("cuda",)  # the kinds of devices on which texts share a block
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +49,8 @@ class PackedText:
 
 
 KeysValues = tuple[Tensor, Tensor]
-PackedTexts = tuple[Sequence[PackedText], Tensor]
-"""The texts of a batch, and chains_Q: the row of the batch at which each chain starts."""
+PackedTexts = tuple[Sequence[PackedText], Tensor, Tensor]
+"""The texts of a batch, and for each chain, the rows of the batch at which it and its text start."""
 
 
 def max_floats(cpu_floats: int, device: torch.device) -> int:
@@ -62,7 +64,7 @@ def chain_attention(
     """Returns out_NQH, the attention output of every chain at one unrolled step.
 
     Args:
-        texts: The texts of the batch, and the rows at which their chains start.
+        texts: The texts of the batch, chains_Q and starts_Q: the rows at which each chain and its text start.
         q_NQH: The queries of the chains.
         prefix_kv: Keys and values of step 0, [G, P, H] each.
         unrolled_kv: Keys and values of the chains at step 1, 2, ... up to the current step, [G, Q, H] each.
@@ -132,40 +134,50 @@ class _ChainAttention(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Consecutive chains of one text whose scores are computed together.
+    """Consecutive chains whose scores are computed together: chains of one text, or all chains of several texts.
 
     Attributes:
         chains: The chains of the block, among all chains of the batch.
-        keys: The rows of the batch from the start of the text to the last chain of the block.
-        future_CT: True where the key comes after the start of the chain.
+        keys: The rows of the batch from the start of the first text to the last chain of the block.
+        masked_CT: True where the key comes after the start of the chain, or belongs to another text.
     """
 
     chains: slice
     keys: slice
-    future_CT: Tensor
+    masked_CT: Tensor
 
     def scores(self, q_GRQH: Tensor, k_GPH: Tensor) -> Tensor:
-        """Returns the scores [G, R, C, T]; -inf where the key comes after the start of the chain."""
+        """Returns the scores [G, R, C, T]; -inf where the chain does not attend to the key."""
         q_GMH = q_GRQH[:, :, self.chains].reshape(k_GPH.shape[0], -1, k_GPH.shape[-1])
         scores_GMT = torch.bmm(q_GMH, k_GPH[:, self.keys].transpose(1, 2))
-        scores_GRCT = scores_GMT.view(*q_GRQH.shape[:2], *self.future_CT.shape)
-        return scores_GRCT.masked_fill_(self.future_CT, -torch.inf)
+        scores_GRCT = scores_GMT.view(*q_GRQH.shape[:2], *self.masked_CT.shape)
+        return scores_GRCT.masked_fill_(self.masked_CT, -torch.inf)
 
 
 def _blocks(texts: PackedTexts, num_heads: int) -> Iterator[_Block]:
     """Yields the blocks of all texts. It copies nothing to the device, so the host need not wait for it."""
-    chains_Q = texts[1]
-    for text in texts[0]:
-        size = max(1, max_floats(BLOCK_FLOATS, chains_Q.device) // (num_heads * (text.positions[-1] + 1)))
-        for start in range(0, len(text.positions), size):
-            positions = text.positions[start : start + size]
-            keys_T = torch.arange(positions[-1] + 1, device=chains_Q.device)
-            first = text.chains.start + start
-            yield _Block(
-                chains=slice(first, first + len(positions)),
-                keys=slice(text.rows.start, text.rows.start + positions[-1] + 1),
-                future_CT=keys_T > chains_Q[first : first + len(positions), None] - text.rows.start,
-            )
+    members, chains_Q, starts_Q = texts
+    most = max_floats(BLOCK_FLOATS, chains_Q.device) // num_heads
+    for group in _groups(members, most if chains_Q.device.type in SHARING else 0):
+        first_row, last = group[0].rows.start, group[-1]
+        size = max(1, most // (last.rows.start + last.positions[-1] + 1 - first_row))
+        for start in range(group[0].chains.start, last.chains.stop, size):
+            chains = slice(start, min(start + size, last.chains.stop))
+            keys = slice(first_row, last.rows.start + last.positions[chains.stop - 1 - last.chains.start] + 1)
+            keys_T = torch.arange(keys.start, keys.stop, device=chains_Q.device)
+            masked_CT = keys_T > chains_Q[chains, None]
+            yield _Block(chains, keys, masked_CT | (keys_T < starts_Q[chains, None]) if len(group) > 1 else masked_CT)
+
+
+def _groups(texts: Sequence[PackedText], most: int) -> Iterator[list[PackedText]]:
+    """Yields consecutive texts in groups: one text, or several with at most `most` chains times rows together."""
+    group: list[PackedText] = []
+    for text in texts:
+        if group and (text.chains.stop - group[0].chains.start) * (text.rows.stop - group[0].rows.start) > most:
+            yield group
+            group = []
+        group.append(text)
+    yield group
 
 
 def _dot_products(x_GRQH: Tensor, others: Sequence[Tensor]) -> Tensor:

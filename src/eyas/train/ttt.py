@@ -27,7 +27,7 @@ from torch import Tensor
 from eyas.features.layout import Row, supervised_positions, teacher_positions
 from eyas.model.attention import AttentionParams
 from eyas.model.head import Head
-from eyas.train.chain_attention import PackedText, chain_attention
+from eyas.train.chain_attention import PackedText, PackedTexts, chain_attention
 from eyas.train.loss import TeacherTargets
 
 
@@ -59,6 +59,11 @@ class PackedBatch(TeacherTargets):
         """Returns a batch with `change` applied to every tensor, for example to move it to a device or to pin it."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "texts"}
         return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
+
+    @property
+    def chain_places(self) -> PackedTexts:
+        """The texts, and the rows at which each chain and its text start."""
+        return self.texts, self.chains_Q, self.chains_Q - self.positions_P[self.chains_Q]
 
     @property
     def next_ids_P(self) -> Tensor:
@@ -177,7 +182,7 @@ class UnrolledAttention:
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
         """Stores the keys and values of a step and returns its attention output."""
         assert (layer, q_BNTH.shape[0]) == (0, 1), "one layer, packed rows"
-        kv, texts = (k_BGTH[0], v_BGTH[0]), (self._packed.texts, self._packed.chains_Q)
+        kv, texts = (k_BGTH[0], v_BGTH[0]), self._packed.chain_places
         if self._prefix_kv is None:
             self._prefix_kv = kv
             out_NQH = chain_attention(texts, q_BNTH[0][:, self._packed.chains_Q], kv, [], params.scale)

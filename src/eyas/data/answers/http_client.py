@@ -8,6 +8,7 @@ The main thread submits more questions than there are workers, so a free worker 
 """
 
 import asyncio
+import contextlib
 import queue
 import threading
 import time
@@ -182,9 +183,8 @@ class CompletionClient:
         except protocol.ContentFilteredError:
             return Rejected(question, "the server's content filter")
         except (ValueError, RecursionError):  # not JSON, or not UTF-8
-            raise protocol.FailedAttemptError(
-                "the reply is not JSON" if response.content else "the reply is empty"
-            ) from None
+            what = "not JSON" if response.content else "empty"
+            raise protocol.FailedAttemptError(f"the reply is {what}") from None
         self._check_prompt(question, reply)
         return Completed(question, reply)
 
@@ -237,8 +237,6 @@ class CompletionClient:
 
     async def _sleep(self, seconds: float) -> None:
         """Sleeps for some seconds, or until `stop` is called."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
-        except TimeoutError:
-            pass
