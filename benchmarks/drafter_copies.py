@@ -181,7 +181,7 @@ class WarmFinder(CopyFinder):
         return super().propose(index, text, TENANT, num_unread)
 
     def store(self, tenant: str, request_id: str, tokens: Sequence[int]) -> None:
-        """Stores nothing."""
+        """Does nothing."""
 
 
 def measure_copies(
