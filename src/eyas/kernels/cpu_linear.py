@@ -140,7 +140,7 @@ def pack(weight_NK: Tensor, memory: HugePages | None = None) -> Tensor:
 
     Args:
         weight_NK: the weights.
-        memory: where the result is stored; None for memory of its own.
+        memory: the memory that stores the result; None to allocate it.
     """
     library = linear_library()
     assert not isinstance(library, Unavailable), "layers are packed only if there is a library"

@@ -85,7 +85,7 @@ class PackedBlockAttention:
     """
 
     def __init__(self, packed: PackedBatch, context: list[tuple[Tensor, Tensor]]) -> None:
-        self._packed, self._context = packed, context
+        self._packed, self._context, self._places = packed, context, packed.chain_places
 
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
         """Returns the attention output of a layer for all slots of all blocks."""
@@ -94,7 +94,7 @@ class PackedBlockAttention:
         k_GKQH, v_GKQH = (part[0].unflatten(1, (num_slots, num_blocks)) for part in (k_BGTH, v_BGTH))
         own = [(k_GKQH[:, slot], v_GKQH[:, slot]) for slot in range(num_slots)]
         q_NQH = q_BNTH[0].unflatten(1, (num_slots, num_blocks)).flatten(0, 1)
-        out_NQH = chain_attention(self._packed.chain_places, q_NQH, (k_GPH, v_GPH), own, params.scale)
+        out_NQH = chain_attention(self._places, q_NQH, (k_GPH, v_GPH), own, params.scale)
         return out_NQH.unflatten(0, (-1, num_slots)).flatten(1, 2)[None]
 
 

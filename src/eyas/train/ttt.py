@@ -175,17 +175,17 @@ class UnrolledAttention:
     """
 
     def __init__(self, packed: PackedBatch) -> None:
-        self._packed = packed
+        self._packed, self._places = packed, packed.chain_places
         self._prefix_kv: tuple[Tensor, Tensor] | None = None
         self._unrolled_kv: list[tuple[Tensor, Tensor]] = []
 
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
         """Stores the keys and values of a step and returns its attention output."""
         assert (layer, q_BNTH.shape[0]) == (0, 1), "one layer, packed rows"
-        kv, texts = (k_BGTH[0], v_BGTH[0]), self._packed.chain_places
+        kv, places = (k_BGTH[0], v_BGTH[0]), self._places
         if self._prefix_kv is None:
             self._prefix_kv = kv
-            out_NQH = chain_attention(texts, q_BNTH[0][:, self._packed.chains_Q], kv, [], params.scale)
+            out_NQH = chain_attention(places, q_BNTH[0][:, self._packed.chains_Q], kv, [], params.scale)
             return torch.zeros_like(q_BNTH).index_copy(2, self._packed.chains_Q, out_NQH[None])
         self._unrolled_kv.append(kv)
-        return chain_attention(texts, q_BNTH[0], self._prefix_kv, self._unrolled_kv, params.scale)[None]
+        return chain_attention(places, q_BNTH[0], self._prefix_kv, self._unrolled_kv, params.scale)[None]
