@@ -15,10 +15,12 @@ from transformers.generation.logits_process import LogitsProcessorList, Temperat
 
 from eyas.base.errors import InputError, UsageError
 from eyas.tree.sampling import (
+    MANY_LOGITS,
     SamplingBatch,
     SamplingParams,
     choose_tokens,
     compute_logprobs,
+    most_likely,
     position_uniforms,
     sample_tokens,
 )
@@ -124,6 +126,19 @@ def test_temperature_zero_is_the_first_argmax() -> None:
     expected = [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     assert sampling_probs(logits_RW, SamplingParams()).tolist() == expected
     assert sampling_probs(logits_RW, SamplingParams(top_k=2, top_p=0.5, min_p=0.5)).tolist() == expected
+
+
+@pytest.mark.parametrize("shift", [0.0, 20.0, -20.0], ids=["both signs", "positive", "negative"])
+def test_many_bfloat16_logits_have_the_same_first_maximum(shift: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits_RW = (torch.randn(4, MANY_LOGITS // 4, generator=generator) + shift).bfloat16()
+    logits_RW[1] = -torch.inf
+    logits_RW[1, 7:9] = 0.0  # no row has a larger one than this
+    best_R = logits_RW.float().amax(dim=1, keepdim=True)
+    assert most_likely(logits_RW).tolist() == [
+        (row == best).nonzero()[0, 0] for row, best in zip(logits_RW, best_R, strict=True)
+    ]
+    assert most_likely(logits_RW[[0, 2, 3, 0]]).tolist() == [most_likely(logits_RW[[i]])[0] for i in (0, 2, 3, 0)]
 
 
 @pytest.mark.parametrize(

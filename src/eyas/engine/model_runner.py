@@ -98,9 +98,7 @@ class ModelRunner:
         self.future_map.tokens_RC[batch.req_slots_B, ends_F] = tokens_B
         ones_B = torch.ones_like(tokens_B)
         self.sampler.accept(batch, AcceptedPath(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
-        rows_B = torch.arange(len(final), device=tokens_B.device)
-        logprobs = _logprobs_on_host(logits_BW, rows_B, tokens_B, num_logprobs)
-        return PrefillOutput(to_host(tokens_B), logprobs)
+        return PrefillOutput(to_host(tokens_B), _logprobs_on_host(logits_BW, tokens_B, num_logprobs))
 
     def round(self, batch: RoundBatch) -> RoundOutput:
         """Runs one round. Each request gets at least one token."""
@@ -163,10 +161,11 @@ class ModelRunner:
         accepted = verify(tree, self.sampler.next_BM(logits_TW, tree, rows_T, rows, lengths_B))
         self.sampler.accept(rows, accepted)
         slots_BS = self._compact(accepted, own_BE, moves=batch.has_branches)
-        rows_BS = forward_rows(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
-        aux_BSL = None
+        rows_BS = aux_BSL = None
+        if tree.depth:  # otherwise each row is a root
+            rows_BS = forward_rows(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
         if out.aux_BTL is not None:
-            aux_BSL = out.aux_BTL[0, rows_BS] if tree.depth else out.aux_BTL[0][:, None]  # each root is one row
+            aux_BSL = out.aux_BTL[0][:, None] if rows_BS is None else out.aux_BTL[0, rows_BS]
             self._store_aux(slots_BS.view(-1), aux_BSL.flatten(0, 1))
         self.future_map.publish(req_slots_B, accepted.tokens_BS, lengths_B, accepted.lengths_B)
         verified_s = time.perf_counter()
@@ -187,10 +186,12 @@ class ModelRunner:
                 count_graded(scale.counts_SDN2, real_tree, drafted, sources_BM, accepted)
             if batch.has_branches and batch.copies is None:
                 read.append(trace_BC(real_tree, accepted, num_real))
-        logprobs = _logprobs_on_host(logits_TW, rows_BS.view(-1), accepted.tokens_BS.view(-1), batch.num_logprobs)
         broken = frozenset(self.sampler.broken_req_slots)
         parts = (tree.tokens_BM, tree.parents_BM, tree.valid_BM, accepted.nodes_BS)
         trees = VerifiedTrees(*map(to_host, parts)) if batch.wants_trees and batch.shape is not None else None
+        if rows_BS is not None and batch.num_logprobs is not None:
+            logits_TW = logits_TW[rows_BS.view(-1)]
+        logprobs = _logprobs_on_host(logits_TW, accepted.tokens_BS.view(-1), batch.num_logprobs)
         return RoundOutput(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, logprobs, broken, trees)
 
     def _draft(
@@ -255,9 +256,8 @@ class ModelRunner:
         table_RC = self.pool.req_to_token_RC
         columns_BE = begins_B[:, None] + torch.arange(num_own, device=begins_B.device)
         own_BE = table_RC[req_slots_B[:, None], columns_BE.clamp_(max=table_RC.shape[1] - 1)]
-        slots_T = table_RC[req_slots_T, positions_T]
-        per_request = starts_B1.int(), req_slots_B.int(), begins_B.int()
-        return AttentionMetadata(*per_request, slots_T, own_BE, None, positions_T.int())
+        ints = starts_B1.int(), req_slots_B.int(), begins_B.int()
+        return AttentionMetadata(*ints, table_RC[req_slots_T, positions_T], own_BE, None, positions_T.int())
 
     def _forward(self, ids_T: Tensor, positions_T: Tensor, metadata: AttentionMetadata) -> TargetOutput:
         attend = PackedAttention(self.prepare_attention(self.pool.kv, self.pool.req_to_token_RC, metadata))
@@ -283,11 +283,11 @@ class ModelRunner:
         self.pool.aux_ZL.index_copy_(0, slots.long(), aux.to(self.pool.aux_ZL.dtype))
 
 
-def _logprobs_on_host(logits_TW: Tensor, rows_X: Tensor, tokens_X: Tensor, num_top: int | None) -> Logprobs | None:
+def _logprobs_on_host(logits_TW: Tensor, tokens_T: Tensor, num_top: int | None) -> Logprobs | None:
     """Returns the log-probabilities of these tokens after these rows; None if num_top is None."""
     if num_top is None:
         return None
-    found = compute_logprobs(logits_TW[rows_X], tokens_X, num_top)
+    found = compute_logprobs(logits_TW, tokens_T, num_top)
     return Logprobs(to_host(found.token_logprobs_T), to_host(found.top_TN), to_host(found.top_ids_TN))
 
 

@@ -33,9 +33,8 @@ class OutputProcessor:
 
     def process_prefill(self, work: PrefillWork, out: PrefillOutput) -> list[NewTokens]:
         """Appends the first output token of each request whose prefill is complete."""
-        runs = [[token] for token in out.tokens.tolist()]
         self._counters.count_step(sum(chunk.end - chunk.begin for chunk in work.chunks))
-        return self._append_runs(work.members, runs, out.logprobs, True)
+        return self._append_runs(work.members, [[token] for token in out.tokens.tolist()], out.logprobs, True)
 
     def process_round(
         self, work: RoundWork, out: RoundOutput, seconds: float
@@ -207,9 +206,8 @@ def _draft_tree(output: RequestOutput, trees: VerifiedTrees | None, row: int, co
     tokens, parents = trees.tokens_BM[row].tolist(), trees.parents_BM[row].tolist()
     index = {node: i for i, node in enumerate(nodes)}
     num_drafted = sum(output.is_draft[-count:])  # an output that ends inside the path has no more of it
-    path = trees.nodes_BS[row, 1 : 1 + num_drafted].tolist()
     return DraftTree(
         tuple(tokens[node] for node in nodes),
         tuple(index[parents[node]] for node in nodes),
-        tuple(index[node] for node in path),
+        tuple(index[node] for node in trees.nodes_BS[row, 1 : 1 + num_drafted].tolist()),
     )

@@ -19,7 +19,10 @@ enum {
   WIDTH = 2 * LANES,
   TILE_VECTORS = LANES == 16 ? 24 : 12, /* of 32 registers, or of 16 */
   MAX_ROWS = TILE_VECTORS / 2,          /* of a tile */
-  GROUP = 4,                            /* panels whose weights stay in the first cache while all rows pass */
+  MAX_PANELS = 6,                       /* of a tile; a processor prefetches a few streams at once */
+  GROUP = 12,                           /* panels of a share: whole tiles, however many rows they have */
+  KEPT_GROUP = 4,                       /* panels whose weights stay in the caches while several tiles of rows pass */
+  AHEAD = 192,                          /* bytes; weights are read once, and prefetched so that they displace little */
   BLOCK = 240,                          /* rows that are widened at once */
   MIN_WORK = 1 << 16,                   /* multiply-adds below which waking other threads takes longer than the work */
 };
@@ -36,9 +39,10 @@ INLINE void tile(const float *x, int64_t x_row, const uint32_t *w, int64_t steps
 #pragma GCC unroll 32
   for (int i = 0; i < 2 * R * P; i++) sum[i] = (vf){};
   for (int64_t k = 0; k < steps; k++, w += WIDTH)
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int p = 0; p < P; p++) {
       const uint32_t *at = w + p * steps * WIDTH;
+      for (int line = 0; line < 4 * WIDTH; line += 64) __builtin_prefetch((const char *)at + AHEAD + line, 0, 0);
       const vu w0 = *(const vu_any *)at, w1 = *(const vu_any *)(at + LANES);
       if (kind != HALVES) {
 #pragma GCC unroll 16
@@ -72,18 +76,20 @@ INLINE void tile(const float *x, int64_t x_row, const uint32_t *w, int64_t steps
 }
 
 /* The number of panels of a tile with so many rows. */
-INLINE int panels_of(int rows) { return rows * 8 <= TILE_VECTORS ? 4 : rows * 4 <= TILE_VECTORS ? 2 : 1; }
+INLINE int panels_of(int rows) { return least(TILE_VECTORS / (2 * rows), MAX_PANELS); }
 
-#define CASE(R, P) \
-  case 8 * R + P: tile(x, x_row, w, steps, sums, R, P, kind); return;
+#define CASE(R, P)                                                                   \
+  case 8 * R + P:                                                                    \
+    if (2 * R * P <= TILE_VECTORS) tile(x, x_row, w, steps, sums, R, P, kind); \
+    return;
 INLINE void run_tile(const float *x, int64_t x_row, const uint32_t *w, int64_t steps, float *sums, int R, int P,
                      const enum kind kind) {
   switch (8 * R + P) {
-    CASE(1, 1) CASE(1, 4) CASE(2, 1) CASE(2, 2) CASE(3, 1) CASE(3, 2) CASE(4, 1) CASE(5, 1) CASE(6, 1)
-#if defined(__AVX512F__)
-    CASE(2, 4) CASE(3, 4) CASE(4, 2) CASE(5, 2) CASE(6, 2)
+    CASE(1, 1) CASE(1, 2) CASE(1, 3) CASE(1, 4) CASE(1, 5) CASE(1, 6)
+    CASE(2, 1) CASE(2, 2) CASE(2, 3) CASE(2, 4) CASE(2, 5) CASE(2, 6)
+    CASE(3, 1) CASE(3, 2) CASE(3, 3) CASE(3, 4) CASE(4, 1) CASE(4, 2) CASE(4, 3)
+    CASE(5, 1) CASE(5, 2) CASE(6, 1) CASE(6, 2)
     CASE(7, 1) CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
-#endif
   }
 }
 
@@ -98,7 +104,7 @@ static __attribute__((noinline)) void run_bf16(const float *x, int64_t x_row, co
 }
 
 static void store_row(const struct linear *l, int64_t t, int64_t begin, const float *sums, int64_t n) {
-  float biased[GROUP * WIDTH];
+  float biased[MAX_PANELS * WIDTH];
   if (l->bias) {
     for (int64_t i = 0; i < n; i++) biased[i] = sums[i] + l->bias[begin + i];
     sums = biased;
@@ -114,13 +120,13 @@ static void store_row(const struct linear *l, int64_t t, int64_t begin, const fl
 static void run_panels(const struct linear *l, const float *x, int64_t x_row, int64_t t0, int64_t rows, int64_t steps,
                        int64_t from, int64_t to) {
   float sums[TILE_VECTORS * LANES] __attribute__((aligned(64)));
-  const int64_t num_tiles = (rows + MAX_ROWS - 1) / MAX_ROWS;
-  for (int64_t first = from; first < to; first += GROUP) {
-    const int64_t last = least(first + GROUP, to);
+  const int64_t num_tiles = (rows + MAX_ROWS - 1) / MAX_ROWS, group = num_tiles > 1 ? KEPT_GROUP : GROUP;
+  for (int64_t first = from; first < to; first += group) {
+    const int64_t last = least(first + group, to);
     for (int64_t i = 0; i < num_tiles; i++) {
       const int64_t t = rows * i / num_tiles, R = rows * (i + 1) / num_tiles - t;
       for (int64_t p = first, P; p < last; p += P) {
-        P = last - p >= panels_of(R) ? panels_of(R) : 1;
+        P = least(last - p, panels_of(R));
         (l->is_bf16 ? run_bf16 : run_floats)(x + t * x_row, x_row, (const uint32_t *)l->weight + p * steps * WIDTH,
                                              steps, sums, R, P);
         const int64_t begin = p * WIDTH, n = least(P * WIDTH, l->num_out - begin);

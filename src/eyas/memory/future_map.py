@@ -50,8 +50,7 @@ class FutureMap:
 
     def new_head_state(self, hidden_size: int, draft_vocab_size: int, weight: Tensor) -> HeadState:
         """Adds a HeadState for another head and returns it. It has the device and dtype of `weight`."""
-        num_req_slots = len(self.lengths_R)
-        state = HeadState(*(weight.new_zeros(num_req_slots, size) for size in (hidden_size, draft_vocab_size)))
+        state = HeadState(*(weight.new_zeros(len(self.lengths_R), n) for n in (hidden_size, draft_vocab_size)))
         self.head_states.append(state)
         return state
 
@@ -86,5 +85,4 @@ class FutureMap:
         steps_S = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
         # A rejected slot repeats the last accepted token, so that no column is written with two values.
         kept_BS = torch.minimum(steps_S, accepted_B[:, None] - 1)
-        columns_BS = lengths_B[:, None] + 1 + kept_BS
-        self.tokens_RC[req_slots_B[:, None], columns_BS] = tokens_BS.gather(1, kept_BS)
+        self.tokens_RC[req_slots_B[:, None], lengths_B[:, None] + 1 + kept_BS] = tokens_BS.gather(1, kept_BS)

@@ -68,16 +68,16 @@ def verify(tree: Tree, ids_BM: Tensor) -> AcceptedPath:
         ids_BM: The target's next token after each node, from `sampling.choose_tokens`.
     """
     if tree.depth == 0:  # the root alone: node 0 and one token
-        return AcceptedPath(ids_BM, tree.parents_BM, tree.valid_BM.sum(dim=1))
+        return AcceptedPath(ids_BM, tree.parents_BM, tree.depths_BM[:, 0] + 1)
     wanted_BM = tree.tokens_BM == ids_BM.gather(1, tree.parents_BM)
     nodes_BS, lengths_B = _follow_path(tree, wanted_BM)
     return AcceptedPath(ids_BM.gather(1, nodes_BS), nodes_BS, lengths_B)
 
 
 def has_rejected_child(tree: Tree, accepted: AcceptedPath) -> Tensor:
-    """Returns bool [B]: True if the last accepted node has valid children, all of which the target rejected."""
-    if tree.depth == 0:  # the root, which is valid, has no children: False
-        return ~tree.valid_BM[:, 0]
+    """Returns [B], not 0 (False) if the last accepted node has valid children, all of which the target rejected."""
+    if tree.depth == 0:  # the root has no children; as integers, like all that the host reads
+        return tree.depths_BM[:, 0]
     if tree.is_chain:
         last = tree.tokens_BM.shape[1] - 1
         next_B1 = accepted.lengths_B[:, None]
