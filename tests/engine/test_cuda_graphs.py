@@ -20,7 +20,8 @@ from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import CostProfiler
 from eyas.engine.cuda_graphs import RoundGraphs
 from eyas.engine.engine import Engine
-from eyas.engine.loops import RequestList, overlap_loop
+from eyas.engine.loops import RequestList, overlap_loop, plain_loop
+from eyas.engine.request import Speculation
 from eyas.engine.runner_data import RoundBatch, RoundOutput
 from eyas.kernels.paged_attention import prepare_dense
 from eyas.speculation.arms import Arm, default_arms
@@ -116,8 +117,37 @@ def test_the_same_draws_and_penalties(llama: Spoken) -> None:
     assert record.count > 20
 
 
-def test_log_probabilities_and_speculation_off_run_as_they_are(llama: Spoken) -> None:
-    """Their rounds need the host, or differ by line."""
+@pytest.mark.parametrize("arms", [ARMS, ARMS[:1]], ids=["all arms", "tree"])
+def test_rounds_in_which_only_some_requests_draft_are_recorded(
+    llama: Spoken, learnt: Eagle3Spec, arms: tuple[Arm, ...]
+) -> None:
+    """What a request without a draft computes from a head state that nobody has written must reach nothing."""
+    draft = dataclasses.replace(learnt, shape=TREE, arms=arms)
+    engine, record = with_graphs(Engine(llama.target, [draft], 5, CONTEXT))
+    engine.policies[0] = All(arms)
+    (state,) = engine.runner.future_map.head_states
+    state.hidden_RD.fill_(torch.nan)
+    state.logits_RV.fill_(torch.nan)
+    run_round, recorded = engine.runner.round, []
+
+    def listen(batch: RoundBatch) -> RoundOutput:
+        before = record.count
+        out = run_round(batch)
+        if any(batch.drafts) and not all(batch.drafts):
+            recorded.append(record.count > before)
+        return out
+
+    engine.runner.round = listen
+    requests = [
+        dataclasses.replace(r, speculation=("auto", "off", "auto")[n % 3]) for n, r in enumerate(llama.requests)
+    ]
+    assert {a.request.id: a.token_ids for a in plain_loop(engine, RequestList(requests))} == llama.answers
+    assert sum(recorded) >= 5
+    assert recorded[-1]
+
+
+def test_log_probabilities_run_as_they_are(llama: Spoken) -> None:
+    """Their rounds need the host."""
     requests = [
         dataclasses.replace(r, logprobs=2 if n % 3 == 0 else None, speculation="off" if n % 3 == 1 else "auto")
         for n, r in enumerate(llama.requests)
@@ -157,9 +187,14 @@ def test_a_later_round_changes_no_result(llama: Spoken) -> None:
     assert all(later.equal(at_once) for later, at_once in told)
 
 
-def test_padding_changes_no_evidence(llama: Spoken, learnt: Eagle3Spec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two requests run as sixteen: what is learnt of the two is what a round of two tells."""
+@pytest.mark.parametrize("speculation", ["auto", "off"])
+def test_padding_changes_no_evidence(
+    llama: Spoken, learnt: Eagle3Spec, monkeypatch: pytest.MonkeyPatch, speculation: Speculation
+) -> None:
+    """Two requests run as sixteen: what is learnt of the two is what a round of two tells, also if only one drafts."""
     monkeypatch.setattr(RoundGraphs, "padded_size", staticmethod(lambda count: 16))
+
+    requests = [dataclasses.replace(r, speculation=("auto", speculation)[n % 2]) for n, r in enumerate(llama.requests)]
 
     def evidence(engine: Engine) -> list[list[list[int]]]:
         told: list[list[list[int]]] = []
@@ -169,11 +204,11 @@ def test_padding_changes_no_evidence(llama: Spoken, learnt: Eagle3Spec, monkeypa
             logits_RV = engine.runner.future_map.head_states[0].logits_RV
             logits_RV[-1, 3] = 100.0  # a spare line that is sure of its tree
             out = round_(batch)
-            told.append(out.read_BC.tolist())
+            told.append([row for row, drafts in zip(out.read_BC.tolist(), batch.drafts, strict=False) if drafts])
             return out
 
         monkeypatch.setattr(engine.runner, "round", listen)
-        drive(engine, llama.requests)
+        list(plain_loop(engine, RequestList(requests)))
         return told
 
     draft = dataclasses.replace(learnt, shape=TREE)

@@ -111,10 +111,9 @@ class RoundGraphs:
         """
         kind = _kind(key, batch)
         if kind not in self._recorded:
-            if kind not in self._seen or self.disabled_reason is not None:
-                self._seen.add(kind)
-                return work(batch)
-            if not self._record_round(kind, batch, work):
+            is_first = kind not in self._seen
+            self._seen.add(kind)
+            if is_first or self.disabled_reason is not None or not self._record_round(kind, batch, work):
                 return work(batch)
         known = self._recorded[kind]
         known.batch.req_slots_B.copy_(batch.req_slots_B)

@@ -50,6 +50,8 @@ class ModelRunner:
         self.sampler = Sampler(len(self.pool.req_to_token_RC), self.target.info.vocab_size, self.staging)
         self.graphs = RoundGraphs(CudaGraphRecorder()) if self.pool.kv.device.type == "cuda" else None
         self._num_drafting = 0  # rounds
+        self._drafts_R = torch.zeros(len(self.pool.req_to_token_RC), dtype=torch.bool, device=self.staging.device)
+        self._drafting: tuple[int, ...] = ()  # the request slots that are True there
 
     @property
     def needs_features(self) -> bool:
@@ -98,7 +100,7 @@ class ModelRunner:
         self.future_map.tokens_RC[batch.req_slots_B, ends_F] = tokens_B
         ones_B = torch.ones_like(tokens_B)
         self.sampler.accept(batch, AcceptedPath(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
-        return PrefillOutput(to_host(tokens_B), _logprobs_on_host(logits_BW, tokens_B, num_logprobs))
+        return PrefillOutput(to_host(tokens_B), _logprobs_on_host(logits_BW, None, tokens_B, num_logprobs))
 
     def round(self, batch: RoundBatch) -> RoundOutput:
         """Runs one round. Each request gets at least one token."""
@@ -108,7 +110,7 @@ class ModelRunner:
             self._num_drafting += 1
             learning = self.drafters[batch.drafter] if self._num_drafting % LEARN_ROUNDS == 0 else None
             self.drafters[batch.drafter].read(tuple(compress(batch.req_slots, batch.drafts)), batch.draft_lags)
-        if self.graphs is None or not self._is_uniform(batch):
+        if self.graphs is None or not self._can_record(batch):
             read_s = time.perf_counter() - began_s
             grades = batch.copies is not None or self._num_drafting % GRADE_ROUNDS == 0
             out = self._round(batch, self.sampler.batch_for(batch.req_slots), grades)
@@ -117,7 +119,10 @@ class ModelRunner:
         rows = self._padded(batch.req_slots)
         recorded = replace(batch, req_slots=(), draft_lags=())  # the part that does not change from round to round
         if batch.shape is not None:
-            size = len(rows.req_slots_B)
+            drafting, size = tuple(compress(batch.req_slots, batch.drafts)), len(rows.req_slots_B)
+            if drafting != self._drafting:
+                self._drafts_R.zero_().index_fill_(0, *self.staging.copy(drafting), True)
+                self._drafting = drafting
             recorded = replace(recorded, nodes=size * batch.shape.nodes, drafts=(True,) * size)
         read_BC = self.graphs.run(
             (batch.shape, batch.drafter), rows, lambda sampler_batch: self._round(recorded, sampler_batch, True).read_BC
@@ -128,14 +133,14 @@ class ModelRunner:
 
     def is_warm(self, batch: RoundBatch) -> bool:
         """Returns True if a round like this needs no warm-up, such as the capture of a CUDA graph."""
-        if self.graphs is None or not self._is_uniform(batch):
+        if self.graphs is None or not self._can_record(batch):
             return True
         return self.graphs.is_warm((batch.shape, batch.drafter), self._padded(batch.req_slots))
 
-    def _is_uniform(self, batch: RoundBatch) -> bool:
-        """Returns True if the round can run as a CUDA graph: all requests draft, or none, and none needs the host."""
+    def _can_record(self, batch: RoundBatch) -> bool:
+        """Returns True if the round can run as a CUDA graph, because it reports no more than tokens to the host."""
         reports_more = batch.num_logprobs is not None or batch.wants_trees or batch.copies is not None
-        return not reports_more and all(batch.drafts) and not self.sampler.needs_host(batch.req_slots)
+        return not reports_more and not self.sampler.needs_host(batch.req_slots)
 
     def _padded(self, req_slots: tuple[int, ...]) -> SamplerBatch:
         return self.sampler.batch_for(req_slots, RoundGraphs.padded_size(len(req_slots)))
@@ -143,7 +148,8 @@ class ModelRunner:
     def _round(self, batch: RoundBatch, rows: SamplerBatch, grades: bool) -> RoundOutput:
         """Runs the round; results are still on the device. Rows of the last request slot are padding.
 
-        With `grades`, the graded nodes are counted for the scale of the drafter.
+        With `grades`, the graded nodes are counted for the scale of the drafter. In a recorded round, whose batch has
+        no req_slots, all requests draft, and only the trees of those that `_drafts_R` names keep more than a root.
         """
         began_s = time.perf_counter()
         req_slots_B = rows.req_slots_B
@@ -179,19 +185,16 @@ class ModelRunner:
         times = PhaseTimes(drafted_s - began_s, verified_s - drafted_s, time.perf_counter() - verified_s)
         read = [accepted.tokens_BS, accepted.lengths_B[:, None], has_rejected_child(tree, accepted)[:, None]]
         if any(batch.drafts):
-            scale, real_tree, num_real = self.drafters[batch.drafter].node_scale, tree, sum(batch.drafts)
-            if self.graphs is not None and all(batch.drafts):
-                real_tree, num_real = _without_padding(rows, tree, len(self.pool.req_to_token_RC) - 1)
+            scale = self.drafters[batch.drafter].node_scale
             if grades and scale is not None:
-                count_graded(scale.counts_SDN2, real_tree, drafted, sources_BM, accepted)
+                count_graded(scale.counts_SDN2, tree, drafted, sources_BM, accepted)
             if batch.has_branches and batch.copies is None:
-                read.append(trace_BC(real_tree, accepted, num_real))
+                num_real = sum(batch.drafts) if batch.req_slots else self._drafts_R[rows.req_slots_B].sum()
+                read.append(trace_BC(tree, accepted, num_real))
         broken = frozenset(self.sampler.broken_req_slots)
         parts = (tree.tokens_BM, tree.parents_BM, tree.valid_BM, accepted.nodes_BS)
         trees = VerifiedTrees(*map(to_host, parts)) if batch.wants_trees and batch.shape is not None else None
-        if rows_BS is not None and batch.num_logprobs is not None:
-            logits_TW = logits_TW[rows_BS.view(-1)]
-        logprobs = _logprobs_on_host(logits_TW, accepted.tokens_BS.view(-1), batch.num_logprobs)
+        logprobs = _logprobs_on_host(logits_TW, rows_BS, accepted.tokens_BS, batch.num_logprobs)
         return RoundOutput(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, logprobs, broken, trees)
 
     def _draft(
@@ -209,6 +212,9 @@ class ModelRunner:
             tree = Tree.root_only(roots_B)
         elif drafting_b is None:
             tree = self.drafters[batch.drafter].draft(req_slots_B, lengths_B, roots_B, batch.shape)
+            if not batch.req_slots:
+                is_cut_BM = ~self._drafts_R[req_slots_B][:, None] & (tree.depths_BM > 0)
+                tree = replace(tree, scores_BM=tree.scores_BM.masked_fill(is_cut_BM, -torch.inf))  # for `rerank`
         else:
             some_b = req_slots_B[drafting_b], lengths_B[drafting_b], roots_B[drafting_b]
             tree = Tree.from_subset(roots_B, self.drafters[batch.drafter].draft(*some_b, batch.shape), drafting_b)
@@ -240,8 +246,7 @@ class ModelRunner:
         positions_T, visible_TE = positions_T[rows_T], visible_BMM.flatten(0, 1)[rows_T]
         req_slots, lengths, slots_T = req_slots_B.int(), lengths_B.int(), slots_T[rows_T]
         rows = (starts_B1, req_slots, lengths, slots_T, own_BE, visible_TE, positions_T.int(), positions_BM.int())
-        metadata = AttentionMetadata(*rows)
-        return own_BE, self._forward(ids_T[rows_T], positions_T, metadata)
+        return own_BE, self._forward(ids_T[rows_T], positions_T, AttentionMetadata(*rows))
 
     def _prefill_metadata(
         self,
@@ -283,19 +288,12 @@ class ModelRunner:
         self.pool.aux_ZL.index_copy_(0, slots.long(), aux.to(self.pool.aux_ZL.dtype))
 
 
-def _logprobs_on_host(logits_TW: Tensor, tokens_T: Tensor, num_top: int | None) -> Logprobs | None:
-    """Returns the log-probabilities of these tokens after these rows; None if num_top is None."""
+def _logprobs_on_host(logits_TW: Tensor, rows: Tensor | None, tokens: Tensor, num_top: int | None) -> Logprobs | None:
+    """Returns the log-probabilities of tokens after these rows (None: all), in order; None if num_top is None."""
     if num_top is None:
         return None
-    found = compute_logprobs(logits_TW, tokens_T, num_top)
+    found = compute_logprobs(logits_TW if rows is None else logits_TW[rows.view(-1)], tokens.view(-1), num_top)
     return Logprobs(to_host(found.token_logprobs_T), to_host(found.top_TN), to_host(found.top_ids_TN))
-
-
-def _without_padding(rows: SamplerBatch, tree: Tree, padding_slot: int) -> tuple[Tree, Tensor]:
-    """Returns the trees without the nodes of padding rows, and the number of other rows."""
-    real_B = rows.req_slots_B < padding_slot
-    is_root_M = torch.arange(tree.tokens_BM.shape[1], device=real_B.device) == 0
-    return replace(tree, valid_BM=tree.valid_BM & (real_B[:, None] | is_root_M)), real_B.sum()
 
 
 def _counts_on_host(drafter: Drafter | None) -> Tensor | None:
