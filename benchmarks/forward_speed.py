@@ -4,7 +4,8 @@
 
 A token of plain decoding needs every weight once. So the least time of a round is the bytes of the weights over the
 bandwidth. The bandwidth is that of torch.sum over a float32 tensor that no cache holds, on all threads, the fastest of
-READS calls. The forward is the target's compiled forward and its logits; the round has the host's work, too.
+READS calls. The forward is the target's compiled forward and its logits; the round has the host's work, too. Another
+row is the part of this work that is Python: the scheduler and the output processor, at 1 and at 32 streams.
 
 Reads and answers take turns. A figure is the median over answers, with its 95 % interval. Prints one JSON object for
 each row and exits 1 if a row misses its target.
@@ -14,6 +15,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from statistics import median
 from typing import Any
 from unittest import mock
@@ -33,6 +35,8 @@ from eyas.tree.intervals import median_interval
 READ_BYTES, READS = 1 << 30, 3
 MAX_TOKENS = 128
 FORWARD, ROUND = 0.85, 0.72
+HOST_US = {1: 150, 32: 300}  # the most microseconds of Python in a round, by streams
+HOST_TOKENS = 48
 
 
 class TimedCalls:
@@ -96,6 +100,23 @@ def measure(target: Target, weight_bytes: int, prompts: Sequence[Prompt]) -> Ite
         yield Row(label, round(middle, 3), f"at least {least}", middle >= least, interval, note)
 
 
+def host_rows(target: Target, prompts: Sequence[Prompt]) -> Iterator[Row]:
+    """Yields the rows of the host's microseconds for a round."""
+    for streams, most in HOST_US.items():
+        engine = Engine(target, (), streams, max(len(prompt.ids) for prompt in prompts) + HOST_TOKENS)
+        found = []
+        for first in range(6):
+            asked = [prompts[(first + i) % len(prompts)] for i in range(streams)]
+            engine.counters.reset()
+            run_closed_loop(engine, asked, HOST_TOKENS)
+            found.append(1e6 * engine.counters.host_s / engine.counters.rounds)
+        middle, span = median_interval(found[1:], 0)  # the first run warms up
+        at = f"{streams} streams" if streams > 1 else "1 stream"
+        interval = (round(span.low), round(span.high))
+        name = f"microseconds of Python in a round of plain decoding, {at}"
+        yield Row(name, round(middle), f"at most {most}", middle <= most, interval)
+
+
 def main() -> int:
     """Prints the rows. Returns 1 if a row misses its target, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,7 +129,8 @@ def main() -> int:
     compile_pair(target, None)
     config = BenchConfig(prompts=parsed.prompts, prompts_per_task=parsed.answers, max_tokens=MAX_TOKENS)
     workload, _ = load_workload(config, None, target)
-    return print_rows(measure(target, weight_bytes, interleave_tasks(workload)[: parsed.answers]))
+    asked = interleave_tasks(workload)[: parsed.answers]
+    return print_rows(chain(measure(target, weight_bytes, asked), host_rows(target, asked)))
 
 
 if __name__ == "__main__":
