@@ -103,5 +103,4 @@ class BlockDrafter(HeadDrafter[BlockHead]):
     def _write_context(self, aux_TL: Tensor, positions_T: Tensor, slots_T: Tensor) -> None:
         """Writes keys and values of tokens into every layer of the head's memory. Slot 0 takes those of padding."""
         layers = self.head.context_keys_values(aux_TL[None].to(self.kv.dtype), positions_T[None])
-        kv_N2TGH = torch.stack([torch.cat(layer) for layer in layers])
-        self.kv.index_copy_(2, slots_T.long(), kv_N2TGH)
+        self.kv.index_copy_(2, slots_T.long(), torch.stack([torch.cat(layer) for layer in layers]))

@@ -92,7 +92,6 @@ class EngineCounters:
         """
         self.drafts += 1
         self.draft_tokens += num_proposed
-        missing = depth - len(self.accepted_per_position)
-        self.accepted_per_position += [0] * missing
+        self.accepted_per_position += [0] * (depth - len(self.accepted_per_position))
         for position in range(num_accepted):
             self.accepted_per_position[position] += 1

@@ -227,8 +227,7 @@ class ReferenceBlockHead(_HeadFiles):
             logits_W = self.output_WD @ normed_D + self.tensors["markov_head.markov_w2.weight"] @ vector_r
             confidence_1 = self.tensors["confidence_head.proj.weight"] @ torch.cat((normed_D, vector_r))
             rows.append(torch.cat((logits_W, confidence_1 + self.tensors["confidence_head.proj.bias"])))
-            token = int(logits_W.argmax())
-            tokens.append(token)
+            tokens.append(int(logits_W.argmax()))
         return torch.stack(rows), tokens
 
     def _attention(self, x_gD: Tensor, context_TD: Tensor, start: int, layer: str) -> Tensor:

@@ -109,8 +109,7 @@ class _Captured:
 
     def bind(self, module: nn.Module, layer: int = 0) -> CompiledGraph:
         """Returns the graph with the weights of a module that has the captured structure."""
-        weights = [_merge_weights(module, names) for names in self.names]
-        return CompiledGraph(self.run, weights, layer)
+        return CompiledGraph(self.run, [_merge_weights(module, names) for names in self.names], layer)
 
 
 # --- capturing ------------------------------------------------------------------------------------------------------

@@ -140,8 +140,7 @@ def masked_attention(
 
 def causal_mask(num_new: int, num_rows: int, device: torch.device | str = "cpu") -> Tensor:
     """Returns visible_BTS with B = 1: the last `num_new` of `num_rows` rows see all rows up to themselves."""
-    visible_TS = torch.ones(num_new, num_rows, dtype=torch.bool, device=device)
-    return visible_TS.tril(num_rows - num_new)[None]
+    return torch.ones(num_new, num_rows, dtype=torch.bool, device=device).tril(num_rows - num_new)[None]
 
 
 def causal_attention(q_BNTH: Tensor, k_BGSH: Tensor, v_BGSH: Tensor, params: AttentionParams) -> Tensor:

@@ -150,8 +150,7 @@ class _Block:
         """Returns the scores [G, R, C, T]; -inf where the chain does not attend to the key."""
         q_GMH = q_GRQH[:, :, self.chains].reshape(k_GPH.shape[0], -1, k_GPH.shape[-1])
         scores_GMT = torch.bmm(q_GMH, k_GPH[:, self.keys].transpose(1, 2))
-        scores_GRCT = scores_GMT.view(*q_GRQH.shape[:2], *self.masked_CT.shape)
-        return scores_GRCT.masked_fill_(self.masked_CT, -torch.inf)
+        return scores_GMT.view(*q_GRQH.shape[:2], *self.masked_CT.shape).masked_fill_(self.masked_CT, -torch.inf)
 
 
 def _blocks(texts: PackedTexts, num_heads: int) -> Iterator[_Block]:

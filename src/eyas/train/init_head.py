@@ -66,8 +66,7 @@ def init_head(
             rows_VD = weight_WD.detach()[vocab.target_ids_V.to(weight_WD.device)].float().cpu()
         if stored is not None:
             stored_ids_V, is_stored_V = stored.vocab.to_draft(vocab.target_ids_V)
-            stored_rows_VD = weights["lm_head.weight"][stored_ids_V]
-            rows_VD = torch.where(is_stored_V[:, None], stored_rows_VD, rows_VD)
+            rows_VD = torch.where(is_stored_V[:, None], weights["lm_head.weight"][stored_ids_V], rows_VD)
         weights["lm_head.weight"] = rows_VD
     head.load_state_dict(weights)
     return head

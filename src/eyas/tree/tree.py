@@ -80,8 +80,7 @@ class Tree:
             subset: The trees of some requests.
             requests_b: The index of the request of each of these trees. Every other request gets only a root.
         """
-        num_nodes = subset.tokens_BM.shape[1]
-        tokens_BM = roots_B.new_zeros(len(roots_B), num_nodes)
+        tokens_BM = roots_B.new_zeros(len(roots_B), subset.tokens_BM.shape[1])
         tokens_BM[:, 0] = roots_B
         depths_BM = torch.ones_like(tokens_BM)
         depths_BM[:, 0].fill_(0)
@@ -98,8 +97,7 @@ class Tree:
 
     def ancestors_BMM(self) -> Tensor:
         """Returns bool: [b, i, j] is True when node j is node i itself or one of its ancestors."""
-        num_nodes = self.parents_BM.shape[1]
-        nodes_M = torch.arange(num_nodes, device=self.parents_BM.device)
+        nodes_M = torch.arange(self.parents_BM.shape[1], device=self.parents_BM.device)
         # One step up or stay, as a 0/1 matrix; squaring it doubles the steps. Entries count paths: they only grow.
         steps_BMM = (self.parents_BM[:, :, None] == nodes_M).logical_or_(nodes_M[:, None] == nodes_M).float()
         for _ in range(num_squarings(self.depth)):

@@ -56,8 +56,7 @@ class AcceptedPath:
 
     def is_accepted_BS(self) -> Tensor:
         """Returns bool [B, S]: True for the columns that hold an accepted token."""
-        slots_S = torch.arange(self.tokens_BS.shape[1], device=self.tokens_BS.device)
-        return slots_S < self.lengths_B[:, None]
+        return torch.arange(self.tokens_BS.shape[1], device=self.tokens_BS.device) < self.lengths_B[:, None]
 
 
 def verify(tree: Tree, ids_BM: Tensor) -> AcceptedPath:
@@ -69,8 +68,7 @@ def verify(tree: Tree, ids_BM: Tensor) -> AcceptedPath:
     """
     if tree.depth == 0:  # the root alone: node 0 and one token
         return AcceptedPath(ids_BM, tree.parents_BM, tree.depths_BM[:, 0] + 1)
-    wanted_BM = tree.tokens_BM == ids_BM.gather(1, tree.parents_BM)
-    nodes_BS, lengths_B = _follow_path(tree, wanted_BM)
+    nodes_BS, lengths_B = _follow_path(tree, tree.tokens_BM == ids_BM.gather(1, tree.parents_BM))
     return AcceptedPath(ids_BM.gather(1, nodes_BS), nodes_BS, lengths_B)
 
 

@@ -255,8 +255,7 @@ def _apportion(exact: np.ndarray, total: int, first: np.ndarray | None = None) -
 
 
 def _length_histogram(lengths: np.ndarray) -> np.ndarray:
-    steps = np.searchsorted(_LENGTH_STEPS, lengths, side="right")
-    return np.bincount(steps, minlength=len(_LENGTH_STEPS) + 1)
+    return np.bincount(np.searchsorted(_LENGTH_STEPS, lengths, side="right"), minlength=len(_LENGTH_STEPS) + 1)
 
 
 def _truncate(text: str) -> str:
