@@ -65,6 +65,22 @@ def test_memory_stays_within_its_share(pair: tuple[Target, Eagle3Spec]) -> None:
     assert torch.cuda.memory_reserved(CUDA) - before < 2.1e9
 
 
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9), reason="needs fp8")
+def test_fp8_holds_more_tokens_in_the_same_memory(pair: tuple[Target, Eagle3Spec]) -> None:
+    """The words are those of plain decoding with the same memory."""
+    target, draft = pair
+    total = torch.cuda.mem_get_info(CUDA)[1]
+    found = {}
+    for kv_dtype in (None, "fp8"):
+        share = (total - torch.cuda.mem_get_info(CUDA)[0] + 1e9) / total
+        options = EngineOptions(SLOTS, CONTEXT, memory_share=share, speculation="tree8", kv_dtype=kv_dtype)
+        found[kv_dtype] = build_async_engine(target, [draft], options).engine.kv_cache.pool.num_slots
+    assert found["fp8"] > 1.3 * found[None]
+    fp8 = torch.float8_e4m3fn
+    drafted = answers(Engine(target, [draft], SLOTS, CONTEXT, kv_dtype=fp8))
+    assert drafted == answers(Engine(target, (), SLOTS, CONTEXT, kv_dtype=fp8))
+
+
 def test_too_small_a_share_says_what_to_do(pair: tuple[Target, Eagle3Spec]) -> None:
     target, draft = pair
     with pytest.raises(UsageError, match="room for 0 tokens"):

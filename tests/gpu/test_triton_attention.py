@@ -62,6 +62,24 @@ def test_shape_of_a_real_model(own: str, dtype: torch.dtype):
     check(forward(replace(LLAMA, own=own)), AttentionParams(128**-0.5), dtype)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9), reason="needs fp8")
+@pytest.mark.parametrize("own", ["tree", "causal"])
+def test_memory_of_8_bits(own: str):
+    case, fp8 = forward(replace(LLAMA, own=own)).on("cpu", torch.bfloat16), torch.float8_e4m3fn
+    case = replace(case, kv=case.kv.to(fp8), k_TGH=case.k_TGH * 40)  # some keys lie beyond the largest number of fp8
+    params = AttentionParams(0.002)
+    wide = case.on("cpu", torch.float32)
+    kv = case.kv.clone()
+    k_TGH = wide.k_TGH.clamp(-448, 448)
+    expected_TNH = dense_paged_attention(
+        wide.q_TNH, k_TGH, wide.v_TGH, kv[1, 0], kv[1, 1], wide.req_to_token_RC, wide.rows, params
+    )
+    there = replace(case.on("cuda", torch.bfloat16), kv=case.kv.to(CUDA))
+    out_TNH = prepare(there)(1, there.q_TNH, there.k_TGH, there.v_TGH, params)
+    torch.testing.assert_close(out_TNH.cpu().float(), expected_TNH, atol=TOLERANCE[torch.bfloat16], rtol=0)
+    assert torch.equal(there.kv.cpu().view(torch.uint8), kv.view(torch.uint8))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_prefill(dtype: torch.dtype):
     check(forward(Shape((0, 700), (513, 200), "causal", 513, (8, 2), 128)), AttentionParams(128**-0.5), dtype)

@@ -34,6 +34,7 @@ QUICK = {
     "verify": (VERIFY, PLAIN, torch.bfloat16),
     "verify, window, softcap, sinks": (VERIFY, RULED, torch.bfloat16),
     "decode, float32": (DECODE, PLAIN, torch.float32),
+    "verify, memory of fp8": (VERIFY, PLAIN, torch.bfloat16),
 }
 MORE = {
     "prefill": (PREFILL, PLAIN, torch.bfloat16),
@@ -125,10 +126,13 @@ def main() -> None:
             setattr(module, name, kernels[-1])
     triton_linear.linear(torch.zeros(1, 4096).bfloat16(), torch.zeros(96, 4096).bfloat16())
     for name, (shape, params, dtype) in cases.items():
+        if "fp8" in name and capability < 89:
+            continue
         for kernel in kernels:
             kernel.case = name
         case = forward(shape).on("cpu", dtype)
-        attention = TritonAttention(case.kv, case.req_to_token_RC, case.rows, num_processors=132)
+        kv = case.kv.to(torch.float8_e4m3fn) if "fp8" in name else case.kv
+        attention = TritonAttention(kv, case.req_to_token_RC, case.rows, num_processors=132)
         attention(0, case.q_TNH, case.k_TGH, case.v_TGH, params)
 
 

@@ -19,7 +19,7 @@ ROOM, BLOCK = 6, 4
 
 
 def make_memory(num_slots: int = SLOTS) -> KVCacheManager:
-    return KVCacheManager(KVPool((1, 1, 2), num_slots, (LINES, WIDTH), torch.empty(0)))
+    return KVCacheManager(KVPool((1, 1, 2), num_slots, (LINES, WIDTH), torch.empty(0), torch.float32))
 
 
 @dataclass

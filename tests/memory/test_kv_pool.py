@@ -13,7 +13,7 @@ EMPTY = np.empty(0, np.int32)
 @pytest.fixture
 def pool() -> KVPool:
     """Two layers, ten slots, each with a letter in every layer, head and component; slot 0 has the dot."""
-    pool = KVPool((2, 3, 4), 10, (2, 16), torch.empty(0))
+    pool = KVPool((2, 3, 4), 10, (2, 16), torch.empty(0), torch.float32)
     write(pool, ".abcdefghij")
     return pool
 

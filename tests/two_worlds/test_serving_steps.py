@@ -191,7 +191,7 @@ def make_drafter(target: Target, draft: Eagle3Spec, rows: list[Row]) -> Eagle3Dr
     """A line for each text, its slots scattered over the memory; the features are those that are stored."""
     width = LENGTH + 20
     weight = draft.head.lm_head.weight
-    pool = KVPool((1, 1, 1), len(rows) * width, (len(rows), width), weight)
+    pool = KVPool((1, 1, 1), len(rows) * width, (len(rows), width), weight, weight.dtype)
     order = torch.randperm(pool.num_slots, generator=torch.Generator().manual_seed(5)).int() + 1
     pool.req_to_token_RC.copy_(order.view(len(rows), width))
     future_map = FutureMap(len(rows), width, torch.device("cpu"))

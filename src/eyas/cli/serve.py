@@ -39,7 +39,7 @@ API_KEY_VARIABLE = "EYAS_API_KEY"
 def run_verb(parsed: argparse.Namespace) -> int:
     """Runs `eyas serve`: loads the models and serves until SIGTERM or SIGINT."""
     limits = (parsed.slots, parsed.context, parsed.memory_tokens, parsed.memory_share, parsed.max_waiting)
-    options = EngineOptions(*limits, parsed.speculation, not parsed.no_compile, parsed.copies)
+    options = EngineOptions(*limits, parsed.speculation, not parsed.no_compile, parsed.copies, parsed.kv_dtype)
     keys, vertex = _api_keys(parsed.api_key), read_vertex_config(os.environ)
     if parsed.copies == "key" and not keys:
         raise UsageError("--copies key needs API keys, but the server has none", "Add --api-key, or --copies request")

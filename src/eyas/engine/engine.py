@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+
 from eyas.chat.detokenizer import TextStream
 from eyas.drafters.drafter import DrafterSpec, EngineMemory
 from eyas.engine.counters import EngineCounters
@@ -64,6 +66,7 @@ class Engine:
         stream: DeviceStream | None = None,
         prepare: PrepareAttention | None = None,
         copies: CopyFinder | None = None,
+        kv_dtype: torch.dtype | None = None,
     ) -> None:
         """Allocates the memory.
 
@@ -77,6 +80,7 @@ class Engine:
             stream: the stream that runs the work; None for `stream_for` of the target's device.
             prepare: the attention; None for the fastest one on the target's device.
             copies: finds copies of earlier text, for policies that use them; None to search for none.
+            kv_dtype: of the target's keys and values in memory; None for that of its weights.
         """
         pack_target(target)
         info, weight = target.info, next(target.model.parameters())
@@ -93,7 +97,8 @@ class Engine:
         width = self.max_context + self.lookahead_slots + SLOT_BLOCK
         num_tokens = max_running * width if memory_tokens is None else max(memory_tokens, width)
         # One request slot more than requests: rows that pad a batch belong to it.
-        pool = KVPool((info.num_layers, info.num_kv_heads, info.head_dim), num_tokens, (max_running + 1, width), weight)
+        shape, table = (info.num_layers, info.num_kv_heads, info.head_dim), (max_running + 1, width)
+        pool = KVPool(shape, num_tokens, table, weight, kv_dtype or weight.dtype)
         future_map = FutureMap(max_running + 1, width, weight.device)
         memory = EngineMemory(target, pool, future_map, prepare or attention_for_device(weight.device))
         self.counters = EngineCounters()

@@ -50,6 +50,7 @@ class EngineOptions:
         compile: True to run compiled forwards (kernels/aot_compile.py).
         copies: The texts from which rounds with speculation "auto" copy drafts: none ("off"), the request's own
             ("request"), or also the newest outputs of the same tenant ("key"). None: "request" with a head, else "off".
+        kv_dtype: "fp8" for keys and values in half of the memory; None for the dtype of the weights.
     """
 
     slots: int = 16
@@ -60,6 +61,7 @@ class EngineOptions:
     speculation: str = "auto"
     compile: bool = False
     copies: str | None = None
+    kv_dtype: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("slots", 1), ("context", 2), ("memory_tokens", 2), ("max_waiting", 0)):
@@ -102,7 +104,8 @@ def build_async_engine(
     copies, source = None, options.copies or ("request" if heads else "off")
     if source != "off" and options.speculation == "auto" and len(heads) < 2:  # a canary compares heads alone
         copies = CopyFinder(POOL_TOKENS if source == "key" else 0)
-    engine = Engine(target, heads, options.slots, context, memory_tokens=memory_tokens, copies=copies)
+    dtype = _kv_dtype(options, device)
+    engine = Engine(target, heads, options.slots, context, memory_tokens=memory_tokens, copies=copies, kv_dtype=dtype)
     capture_graphs(engine, arms if heads else (OFF,))
     if heads or copies is not None:
         # Rounds are measured again once the forwards are compiled: until then a rough measurement is enough.
@@ -189,6 +192,15 @@ def _context(options: EngineOptions, max_positions: int) -> int:
     return context
 
 
+def _kv_dtype(options: EngineOptions, device: torch.device) -> torch.dtype | None:
+    """Returns the dtype of keys and values, None for that of the weights. Raises UsageError if the device lacks it."""
+    if options.kv_dtype != "fp8":
+        return None
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
+        raise UsageError("--kv-dtype fp8 needs a GPU of compute capability 8.9 or newer", "Leave out --kv-dtype")
+    return torch.float8_e4m3fn
+
+
 def _usable_arms(heads: Sequence[HeadSpec]) -> tuple[Arm, ...]:
     """Returns the arms that all heads can run."""
     depths = [head.head.config.max_depth for head in heads]
@@ -210,7 +222,8 @@ def _memory_tokens(target: Target, heads: Sequence[HeadSpec], options: EngineOpt
     the weights and the largest forward; a longer prefix cache uses what the slots do not need.
     """
     info, weight = target.info, next(target.model.parameters())
-    token_bytes = 2 * info.num_layers * info.num_kv_heads * info.head_dim * weight.element_size()
+    kv_bytes = (_kv_dtype(options, weight.device) or weight.dtype).itemsize
+    token_bytes = 2 * info.num_layers * info.num_kv_heads * info.head_dim * kv_bytes
     token_bytes += sum(head.token_bytes for head in heads)
     if heads:
         token_bytes += len(target.aux_layer_ids) * info.hidden_size * weight.element_size()

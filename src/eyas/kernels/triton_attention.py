@@ -22,7 +22,8 @@ parts, weighted by these sums. A tile with one part writes the output directly.
 Lengths, starts, slots and masks stay on the device. The grid comes from shapes alone, so that a forward can be captured
 in a CUDA graph and replayed with other lengths; programs without work return at once.
 
-Needs compute capability 8.0 (bfloat16 and tf32 on tensor cores).
+Needs compute capability 8.0 (bfloat16 and tf32 on tensor cores), and 8.9 if the memory is fp8 (float8_e4m3fn, without a
+scale: larger numbers than 448 become 448). Keys and values are then converted as they are read.
 """
 
 # ruff: noqa: ANN001, ANN202, PLR0913 - the arguments of a kernel are pointers, and many
@@ -189,7 +190,7 @@ def _fold(
     # int64: memory may have more than 2**31 elements.
     at_SH = slots_S.to(tl.int64)[:, None] * (G * H) + h_1H
     mask_SH = read_S[:, None] if H == H_PAD else read_S[:, None] & (h_1H < H)
-    k_SH = tl.load(keys + at_SH, mask=mask_SH, other=0.0)
+    k_SH = tl.load(keys + at_SH, mask=mask_SH, other=0.0).to(q_MH.dtype)
     # tf32x3: float32 out of three products on tensor cores. Plain tf32 keeps 11 bits, and "ieee" spills its registers.
     score_MS = tl.dot(q_MH, tl.trans(k_SH), input_precision="tf32x3")
     if cap is None:
@@ -201,7 +202,7 @@ def _fold(
     weight_MS = tl.exp2(score_MS - new_high_M[:, None])
     fade_M = tl.exp2(high_M - new_high_M)
     total_M = total_M * fade_M + tl.sum(weight_MS, 1)
-    v_SH = tl.load(values + at_SH, mask=mask_SH, other=0.0)
+    v_SH = tl.load(values + at_SH, mask=mask_SH, other=0.0).to(q_MH.dtype)
     acc_MH = tl.dot(weight_MS.to(v_SH.dtype), v_SH, acc_MH * fade_M[:, None], input_precision="tf32x3")
     return acc_MH, new_high_M, total_M
 
@@ -264,7 +265,6 @@ def _parts(
     keys += g * H
     values += g * H
     q_MH = tl.load(q + t_M[:, None] * q_stride_t + head_M[:, None] * q_stride_n + h_1H, mask=mask_MH, other=0.0)
-    q_MH = q_MH.to(keys.dtype.element_ty)
     acc_MH = tl.zeros((M, H_PAD), tl.float32)
     high_M = tl.full((M,), -1.0e30, tl.float32)
     total_M = tl.zeros((M,), tl.float32)

@@ -33,21 +33,25 @@ class KVPool:
         aux_ZL: The captured features of the token in each KV slot, for drafters; None if no drafter needs them.
     """
 
-    def __init__(self, shape: tuple[int, int, int], num_slots: int, table: tuple[int, int], weight: Tensor) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], num_slots: int, table: tuple[int, int], weight: Tensor, dtype: torch.dtype
+    ) -> None:
         """Allocates the tensors.
 
         Args:
             shape: the numbers of layers and key-value heads, and the head size.
             num_slots: the number of KV slots.
             table: the numbers of request slots and columns of req_to_token.
-            weight: a weight of the target; the tensors get its device and dtype.
+            weight: a weight of the target; the tensors get its device, and the captured features its dtype.
+            dtype: of keys and values.
         """
         num_layers, num_kv_heads, head_dim = shape
         self.num_slots = num_slots
-        self.kv = weight.new_zeros((num_layers, 2, num_slots + 1, num_kv_heads, head_dim))
+        self.kv = weight.new_zeros((num_layers, 2, num_slots + 1, num_kv_heads, head_dim), dtype=dtype)
         self.req_to_token_RC = torch.zeros(table, dtype=torch.int32, device=weight.device)
         self.staging = Staging(weight.device)
         self.aux_ZL: Tensor | None = None
+        self._aux_dtype = weight.dtype
         self._free = np.arange(num_slots, 0, -1, dtype=np.int32)  # a stack: the last one is taken first
         self.num_free = num_slots
 
@@ -56,7 +60,7 @@ class KVPool:
         if self.aux_ZL is not None:
             assert self.aux_ZL.shape[1] == size, "all drafters read the same layers"
             return
-        self.aux_ZL = torch.zeros(self.num_slots + 1, size, dtype=self.kv.dtype, device=self.kv.device)
+        self.aux_ZL = torch.zeros(self.num_slots + 1, size, dtype=self._aux_dtype, device=self.kv.device)
 
     def allocate(self, count: int) -> Slots:
         """Removes `count` slots from the free list and returns them. Requirement: `num_free` is at least `count`."""
@@ -72,4 +76,5 @@ class KVPool:
 
     def move(self, source: Tensor, destination: Tensor) -> None:
         """Copies keys and values from source[i] to destination[i] in every layer. All sources are read first."""
-        self.kv.index_copy_(2, destination, self.kv.index_select(2, source))
+        kv = self.kv.view(torch.uint8) if self.kv.itemsize == 1 else self.kv  # torch moves no fp8 on some devices
+        kv.index_copy_(2, destination, kv.index_select(2, source))

@@ -122,8 +122,7 @@ def read_training_curve(path: Path) -> list[dict[str, float]]:
 
 def format_line(line: dict[str, Any]) -> str:
     """Returns the text of a line of metrics.jsonl for the progress bar."""
-    first = line["accuracy"][0]
-    return f"loss {line['loss']:.3f}  accuracy {first:.1%}  chain length {line['chain_length']:.2f}"
+    return f"loss {line['loss']:.3f}  accuracy {line['accuracy'][0]:.1%}  chain length {line['chain_length']:.2f}"
 
 
 # --- FLOPS utilization -----------------------------------------------------------------------------------------------
