@@ -28,17 +28,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import torch
+from plain_speed import wait_calm
 from result_rows import Row, print_rows
 
 from eyas.bench import charts, report_charts
 from eyas.bench.client.bench_server import run
 from eyas.bench.config import ClientConfig
 from eyas.bench.report import render_chart
-from eyas.formats.head_dir import read_head, resolve_head
-from eyas.kernels.aot_compile import compile_pair
-from eyas.model.target import Target
-from eyas.model.target_dir import EMBEDDED
 
 STREAMS, REPEATS = (1, 2, 4, 8, 16, 32), 5
 MIN_RATIO = 0.97
@@ -46,23 +42,21 @@ GAP = 24  # margin in the SVG, in its user units
 SERVE = [sys.executable, "-c", "import sys; from eyas.cli import main; sys.exit(main())", "serve", "--port", "0"]
 
 
-def compile_both() -> None:
-    """Compiles the forwards with and without a head, so that the servers load them from the cache."""
-    stored = read_head(resolve_head(EMBEDDED), torch.bfloat16)
-    compile_pair(Target.load(EMBEDDED, torch.bfloat16, stored.config.aux_layer_ids), stored.head.pack_projections())
-    compile_pair(Target.load(EMBEDDED, torch.bfloat16), None)
-
-
 @contextmanager
 def run_server(log: Path, *words: str) -> Iterator[str]:
-    """Runs `eyas serve` with these arguments and yields the URL of its API. Its stderr goes to `log`."""
+    """Runs `eyas serve` with these arguments and yields the URL of its API once its forwards are compiled.
+
+    Its stderr goes to `log`.
+    """
     command = [*SERVE, "--slots", str(max(STREAMS)), *words]
     with log.open("wb") as lines:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=lines, text=True)
     try:
         assert server.stdout is not None, "it is a pipe"
         # eyas serves embedded at http://127.0.0.1:40123/v1 (arms: ...)
-        yield next(word for word in server.stdout.readline().split() if word.startswith("http"))
+        url = next(word for word in server.stdout.readline().split() if word.startswith("http"))
+        wait_calm(server.pid)
+        yield url
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(60)
@@ -71,7 +65,6 @@ def run_server(log: Path, *words: str) -> Iterator[str]:
 def measure_servers(streams: Sequence[int], repeats: int, out: Path) -> Iterator[Row]:
     """Measures both servers and yields the rows of the tasks, of each number of streams, and of equal answers."""
     config = ClientConfig(limit=8, repeats=repeats, concurrency=tuple(streams), max_tokens=96, warm_up=max(streams))
-    compile_both()
     out.mkdir(parents=True, exist_ok=True)
     with run_server(out / "head.log") as url, run_server(out / "no-head.log", "--no-head") as baseline:
         found = run(url, baseline, config, out)
