@@ -10,6 +10,7 @@ computes attention and merges the parts. Prints one JSON object for each row:
     SDPA with gather over eyas      SDPA gathers keys and values into contiguous memory first, as paged memory requires
     contiguous SDPA over eyas       SDPA over contiguous keys and values, which paged memory does not provide. With one
                                     row it has no mask, so it runs flash decoding
+    fp8 memory over eyas            eyas with keys and values in 8 bits (compute capability 8.9 and newer)
     flashinfer over eyas            FlashInfer over the same pages, with one row, if it is installed
     difference                      the largest absolute difference between the outputs of eyas and of SDPA
 
@@ -24,7 +25,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -106,8 +107,8 @@ def choose_layers(num_requests: int, context: int, nodes: int, device: torch.dev
     cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
     per_layer = num_requests * (context + nodes) * 2 * G * H * DTYPE.itemsize
     num_layers = min(MAX_LAYERS, -(-CACHE_MULTIPLE * cache_bytes // per_layer))
-    # paged memory, its contiguous copy, and one gathered layer: in the graph, before it, and in the making
-    needed, free = (2 * num_layers + 4) * per_layer, torch.cuda.mem_get_info(device)[0]
+    # paged memory, its copies (contiguous, 8 bits), and one gathered layer: in the graph, before it, and in the making
+    needed, free = int((2.5 * num_layers + 4) * per_layer), torch.cuda.mem_get_info(device)[0]
     return num_layers, f"needs {needed} bytes of device memory, {free} are free" if needed > free else ""
 
 
@@ -126,6 +127,8 @@ def measure(num_requests: int, context: int, nodes: int, bandwidth: float, devic
     del ours, gathered
     yield Row(f"difference to SDPA: {label}", round(difference, 6), f"at most {MAX_DIFFERENCE:g}",
               difference <= MAX_DIFFERENCE)  # fmt: skip
+    if device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 9):
+        arms["fp8 memory"] = make_eyas(replace(case, kv=case.kv.to(torch.float8_e4m3fn)), num_layers)
     if nodes == 1 and device.type == "cuda" and importlib.util.find_spec("flashinfer"):
         try:
             arms["flashinfer"] = make_flashinfer(case, num_layers)
@@ -189,12 +192,23 @@ def make_case(num_requests: int, context: int, num_layers: int, nodes: int, devi
     return Case(kv, table_BC, rows, q_TNH, k_TGH, v_TGH)
 
 
+def make_eyas(case: Case, num_layers: int) -> Arm:
+    """Returns the attention of eyas over the memory of the case."""
+    prepare = attention_for_device(case.kv.device)
+
+    def run() -> list[Tensor]:
+        attention = prepare(case.kv, case.table_BC, case.rows)
+        return [attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, PARAMS) for layer in range(num_layers)]
+
+    return run
+
+
 def make_arms(case: Case, num_layers: int) -> Iterator[Arm]:
     """Yields three arms: eyas, SDPA over contiguous keys, and SDPA with the gather. Each returns out_TNH of all layers.
 
     As in a model, the layers share the prepared attention and the mask, which are made once.
     """
-    prepare, nodes = attention_for_device(case.kv.device), case.nodes
+    nodes = case.nodes
     slots_S = torch.cat((case.table_BC, case.rows.block_slots_BE), 1).reshape(-1)
     num_requests, context = case.table_BC.shape
     assert case.rows.visible_TE is not None
@@ -205,9 +219,7 @@ def make_arms(case: Case, num_layers: int) -> Iterator[Arm]:
     mask_B1RS = None if nodes == 1 else mask.repeat_interleave(N // G, 1)[:, None]
     q_BGRH = case.q_TNH.view(num_requests, nodes, G, N // G, H).transpose(1, 2).reshape(num_requests, G, -1, H)
 
-    def ours() -> list[Tensor]:
-        attention = prepare(case.kv, case.table_BC, case.rows)
-        return [attention(layer, case.q_TNH, case.k_TGH, case.v_TGH, PARAMS) for layer in range(num_layers)]
+    ours = make_eyas(case, num_layers)
 
     def gather(layer: int) -> tuple[Tensor, Tensor]:
         k_BGSH, v_BGSH = (
