@@ -61,6 +61,7 @@ def check_results(found: dict[str, Any], tasks: list[str], references: bool) -> 
         "ramp": [POINT],
         "rounds": {"draft_ms": NUMBER, "verify_ms": NUMBER, "extend_ms": NUMBER, "other_ms": NUMBER},
         "looping": None if found["looping"] is None else TASK,
+        "calibration": {source: {"ece": NUMBER, "bias": NUMBER} for source in found["calibration"]},
         "command": TEXT,
         "versions": dict.fromkeys(found["versions"], TEXT),
     }

@@ -54,6 +54,7 @@ def assemble_results(
         **load,
         "rounds": stream.rounds,
         "looping": stream.looping,
+        "calibration": stream.calibration,
         "command": describe_command(command) if command else "",
         "versions": package_versions(),
     }

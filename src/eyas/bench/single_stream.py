@@ -7,7 +7,7 @@ Both arms use the same target object and dtype. An engine without a drafter does
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -71,12 +71,14 @@ class SingleStreamResults:
         rounds: The key `rounds` of results.json: milliseconds of the parts of a round.
         looping: The key `looping` of results.json: metrics of answers that repeat themselves; None if there are none.
         pairs: Task -> all answers.
+        calibration: The key `calibration` of results.json: the errors of the probabilities of draft tokens, by source.
     """
 
     tasks: dict[str, dict[str, Any]]
     rounds: dict[str, float]
     looping: dict[str, Any] | None
     pairs: PairsByTask
+    calibration: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def measure_tasks(
@@ -103,7 +105,9 @@ def measure_tasks(
     pairs: PairsByTask = {task: [] for task in prompts}
     for (task, prompt), baseline, speculative in zip(units, answers[BASELINE], answers[SPECULATIVE], strict=True):
         pairs[task].append(_pair_answers(prompt, baseline, speculative))
-    return _build_results(target, pairs, engines[SPECULATIVE].counters, config.seed)
+    scale = engines[SPECULATIVE].runner.drafters[0].node_scale
+    errors = {} if scale is None else {source: asdict(error) for source, error in scale.errors().items()}
+    return replace(_build_results(target, pairs, engines[SPECULATIVE].counters, config.seed), calibration=errors)
 
 
 def generate_one(engine: Engine, prompt: Prompt, max_tokens: int) -> RequestOutput:

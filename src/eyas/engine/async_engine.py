@@ -264,8 +264,7 @@ class AsyncEngine:
         """Returns a snapshot of the engine. The engine keeps running meanwhile."""
         engine, pool = self.engine, self.engine.kv_cache.pool
         running, cached = len(engine.scheduler.running), engine.kv_cache.prefix_cache.num_slots
-        is_promoted = self.canary is not None and self.canary.state == "promoted"
-        drafter = CANARY if is_promoted else MAIN
+        drafter = CANARY if self.canary is not None and self.canary.state == "promoted" else MAIN
         policy, scales = engine.policies[drafter], [one.node_scale for one in engine.runner.drafters]
         scale = scales[drafter] if scales else None
         return EngineStats(

@@ -127,8 +127,7 @@ def start_canary(engine: AsyncEngine, options: CanaryOptions, log: Callable[[str
         log: receives one line after each interim analysis.
     """
     arms = tuple(arm for arm in engine.engine.policies[0].arms if arm.shape is not None)
-    costs = canary_costs(engine.engine, arms)
-    engine.canary = CanaryExperiment(options, [arm.name for arm in arms], costs, log)
+    engine.canary = CanaryExperiment(options, [arm.name for arm in arms], canary_costs(engine.engine, arms), log)
 
 
 def compile_in_background(engine: AsyncEngine, log: Callable[[str], None]) -> None:

@@ -97,8 +97,7 @@ def cut_head(head: Head, own: DraftVocab, vocab: DraftVocab) -> Head:
     rows_V, in_vocab_V = own.to_draft(vocab.target_ids_V)
     assert in_vocab_V.all(), "a token that the head does not have"
     smaller = Head(dataclasses.replace(head.config, draft_vocab_size=vocab.size))
-    weights = head.state_dict() | {"lm_head.weight": head.lm_head.weight.detach()[rows_V]}
-    smaller.load_state_dict(weights, assign=True)
+    smaller.load_state_dict(head.state_dict() | {"lm_head.weight": head.lm_head.weight.detach()[rows_V]}, assign=True)
     return smaller
 
 

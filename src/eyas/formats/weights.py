@@ -106,8 +106,7 @@ def _parse_d2t(d2t_V: Tensor, num_draft: int, num_target: int) -> ParsedVocab:
     findings = (derived, *_order_findings(possible[0], order_V))
     if num_draft < num_target and not d2t_V.any():
         problem = f"All numbers in d2t are 0: the draft vocabulary is the first {num_draft} target tokens"
-        fix = "Check the export: a trained head has the most frequent tokens"
-        findings += (Finding("warning", problem, fix),)
+        findings += (Finding("warning", problem, "Check the export: a trained head has the most frequent tokens"),)
     t2d_W = torch.zeros(num_target, dtype=torch.bool).index_fill(0, ids_V, True)
     return ParsedVocab(DraftVocab.from_chosen(t2d_W), findings, order_V)
 

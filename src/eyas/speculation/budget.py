@@ -6,7 +6,8 @@
 Everything below is done for each batch bucket (batch sizes near one measured size) separately.
 
 Switching. The arm changes when another arm is better by SWITCH_GAIN in SWITCH_ROUNDS rounds in a row; to `off` it
-changes when drafting is no better. If the head has not read the newest tokens, it reads them before it drafts again.
+changes when drafting is no better. When the batch size returns to a bucket, the first comparison already changes the
+arm. If the head has not read the newest tokens, it reads them before it drafts again.
 This time is divided by PAYBACK_ROUNDS and added to the seconds of a round.
 
 Reading prompts. The head must read a new prompt before it drafts. The time for this, divided by the generated tokens,
@@ -159,6 +160,7 @@ class Budget:
         self._arm_index = {arm: index for index, arm in enumerate(arms)}
         self._incumbents: dict[int, _Incumbent] = {}
         self._exploration: _Exploration | None = None
+        self._last_bucket = 0
         self._round_run: _RoundRun | None = None
         self._read_s, self._read_tokens = 0.0, 0.0  # faded sums: seconds to read new prompts, and generated tokens
         self._random = random.Random(seed)
@@ -168,6 +170,11 @@ class Budget:
         assert load.contexts, "no request runs with the chosen arm"
         bucket = self.latency_model.bucket(load.num_requests)
         known = self._incumbents.get(bucket)
+        if (
+            known is not None and bucket != self._last_bucket
+        ):  # rounds of other buckets have taught the acceptance since
+            known.rounds_to_skip, known.num_times_beaten = 0, SWITCH_ROUNDS - 1
+        self._last_bucket = bucket
         self._read_s += self._catch_up_seconds(load.new_prompt_tokens)
         if known is not None and known.rounds_to_skip > 0 and self._exploration is None:
             known.rounds_to_skip -= 1

@@ -149,8 +149,7 @@ class TrafficModel:
             seed: The seed of the random choice.
         """
         available = np.bincount(cells, minlength=len(self.production))
-        number = min(len(cells), self._largest_number(available) if limit is None else limit)
-        wanted = self._quotas(number)
+        wanted = self._quotas(min(len(cells), self._largest_number(available) if limit is None else limit))
         taken = np.minimum(wanted, available)
         short = np.flatnonzero(wanted > available)
         for cell in short:
