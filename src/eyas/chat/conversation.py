@@ -144,8 +144,7 @@ def find_user_turns(messages: Sequence[Message]) -> tuple[str, ...]:
 
 def digest_messages(messages: Sequence[Message]) -> bytes:
     """Returns a digest of 8 bytes of the messages. Equal conversations have equal digests."""
-    text = json.dumps([message.to_json() for message in messages]).encode()
-    return hashlib.blake2b(text, digest_size=8).digest()
+    return hashlib.blake2b(json.dumps([message.to_json() for message in messages]).encode(), digest_size=8).digest()
 
 
 def parse_conversation(line: bytes, location: str) -> Conversation:

@@ -58,8 +58,7 @@ def build_jobs(config: VertexConfig, stages: DataStages, run_url: str) -> dict[s
     for number, stage in enumerate(stages.num_pods, 1):
         spec = _build_spec(config, stages, stage, run_url)
         job = {"labels": {**OWNER_LABELS, "eyas_name": stages.name}, "jobSpec": spec}
-        digest = digest_json(job).removeprefix("sha256:")[:DIGEST_CHARS]
-        job["displayName"] = f"{stages.name}-{stage}-{digest}"
+        job["displayName"] = f"{stages.name}-{stage}-{digest_json(job).removeprefix('sha256:')[:DIGEST_CHARS]}"
         requests[f"{JOBS}/{number}-{stage}.json"] = {"parent": config.parent, "customJob": job}
     return requests
 

@@ -112,8 +112,7 @@ class _ChainAttention(torch.autograd.Function):
         dk_GPH, dv_GPH = torch.zeros_like(k_GPH), torch.zeros_like(v_GPH)
         for block in _blocks(ctx.texts, q_NQH.shape[0]):
             scores_GRCT = block.scores(q_GRQH, k_GPH)
-            probs_GRCT = (scores_GRCT - lse_GRQ[:, :, block.chains, None]).exp_()
-            probs_GMT = probs_GRCT.flatten(1, 2).to(q_NQH.dtype)
+            probs_GMT = (scores_GRCT - lse_GRQ[:, :, block.chains, None]).exp_().flatten(1, 2).to(q_NQH.dtype)
             q_GMH = q_GRQH[:, :, block.chains].reshape(num_groups, -1, head_size)
             dout_GMH = dout_GRQH[:, :, block.chains].reshape(num_groups, -1, head_size)
             sum_GM1 = sum_GRQ1[:, :, block.chains].reshape(num_groups, -1, 1)

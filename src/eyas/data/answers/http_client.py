@@ -183,8 +183,7 @@ class CompletionClient:
         except protocol.ContentFilteredError:
             return Rejected(question, "the server's content filter")
         except (ValueError, RecursionError):  # not JSON, or not UTF-8
-            what = "not JSON" if response.content else "empty"
-            raise protocol.FailedAttemptError(f"the reply is {what}") from None
+            raise protocol.FailedAttemptError(f"the reply is {'not JSON' if response.content else 'empty'}") from None
         self._check_prompt(question, reply)
         return Completed(question, reply)
 
