@@ -98,6 +98,16 @@ def test_it_notices_that_acceptance_has_changed(good: Head, useless: Head) -> No
     assert outcome.names[-200:].count("off") < 40, "exploring finds that drafting pays again"
 
 
+def test_a_batch_size_that_returns_does_not_draft_as_before(good: Head, useless: Head) -> None:
+    """As the last requests of a queue, which run for a few rounds: too few for a habit to be overruled."""
+    scenes = [Scene((300,) * 4, (good,) * 4), Scene((300,) * 16, (useless,) * 16), Scene((300,) * 4, (useless,) * 4)]
+    budget = Budget(ARMS, MACHINE.table(32), MACHINE.warm_cost, seed=3)
+    outcome = run(budget, MACHINE, lambda number: scenes[(number >= 300) + (number >= 900)], 906, FAIR, seed=4)
+    assert outcome.names[290:300].count("off") <= 1
+    assert outcome.names[880:900].count("off") >= 18
+    assert outcome.names[900:].count("off") >= 5
+
+
 def test_wrong_costs_are_corrected(good: Head) -> None:
     """A table that flatters off and slanders the trees by a third."""
     errors = {arm.name: 1.3 if arm.nodes > 6 else 0.7 for arm in ARMS}
