@@ -121,7 +121,7 @@ class ModelRunner:
         if batch.shape is not None:
             drafting, size = tuple(compress(batch.req_slots, batch.drafts)), len(rows.req_slots_B)
             if drafting != self._drafting:
-                self._drafts_R.zero_().index_fill_(0, *self.staging.copy(drafting), True)
+                self._drafts_R.zero_().index_fill_(0, self.staging.copy(drafting)[0], True)
                 self._drafting = drafting
             recorded = replace(recorded, nodes=size * batch.shape.nodes, drafts=(True,) * size)
         read_BC = self.graphs.run(

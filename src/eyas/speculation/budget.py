@@ -312,7 +312,7 @@ class Budget:
 
     def _explore(self, best: int, forecast: _Forecast, load: BatchLoad) -> SpeculationDecision:
         """Returns a decision to explore a random arm, or to run the best arm if exploring would cost too much."""
-        weights = self._exploration_weights(best, forecast)
+        weights = _exploration_weights(best, forecast)
         arm = self._random.choices(list(weights), list(weights.values()))[0]
         if best == 0:
             return self._explore_from_off(arm, forecast, load)
@@ -374,18 +374,19 @@ class Budget:
         drafts = (can,) * count if only is None else tuple(can and request == only for request in range(count))
         return SpeculationDecision(self.arms[arm], drafts, self.arms[best], load)
 
-    def _exploration_weights(self, best: int, forecast: _Forecast) -> dict[int, float]:
-        """Returns the arms to explore, each with its weight: the relative frequency with which it is chosen."""
-        # While `off` is best, the smallest drafting arm gets its weight: one draft token is a cheap trial of the head.
-        weights = {1 if best == 0 else 0: EXPLORE_OFF}
-        for neighbor in (best - 1, best + 1):
-            if 0 <= neighbor < len(self.arms):
-                weights[neighbor] = weights.get(neighbor, 0.0) + EXPLORE_NEIGHBOR
-        rates = [tokens / seconds for tokens, seconds in zip(forecast.optimistic, forecast.seconds, strict=True)]
-        promising = max((arm for arm in range(1, len(rates)) if arm != best), key=rates.__getitem__)
-        weights[promising] = weights.get(promising, 0.0) + EXPLORE_PROMISING
-        return weights
-
 
 def _argmin(values: Sequence[int]) -> int:
     return min(range(len(values)), key=values.__getitem__)
+
+
+def _exploration_weights(best: int, forecast: _Forecast) -> dict[int, float]:
+    """Returns the arms to explore, each with its weight: the relative frequency with which it is chosen."""
+    # While `off` is best, the smallest drafting arm gets its weight: one draft token is a cheap trial of the head.
+    weights = {1 if best == 0 else 0: EXPLORE_OFF}
+    for neighbor in (best - 1, best + 1):
+        if 0 <= neighbor < len(self.arms):
+            weights[neighbor] = weights.get(neighbor, 0.0) + EXPLORE_NEIGHBOR
+    rates = [tokens / seconds for tokens, seconds in zip(forecast.optimistic, forecast.seconds, strict=True)]
+    promising = max((arm for arm in range(1, len(rates)) if arm != best), key=rates.__getitem__)
+    weights[promising] = weights.get(promising, 0.0) + EXPLORE_PROMISING
+    return weights
