@@ -384,7 +384,7 @@ def _exploration_weights(best: int, forecast: _Forecast) -> dict[int, float]:
     # While `off` is best, the smallest drafting arm gets its weight: one draft token is a cheap trial of the head.
     weights = {1 if best == 0 else 0: EXPLORE_OFF}
     for neighbor in (best - 1, best + 1):
-        if 0 <= neighbor < len(self.arms):
+        if 0 <= neighbor < len(forecast.seconds):
             weights[neighbor] = weights.get(neighbor, 0.0) + EXPLORE_NEIGHBOR
     rates = [tokens / seconds for tokens, seconds in zip(forecast.optimistic, forecast.seconds, strict=True)]
     promising = max((arm for arm in range(1, len(rates)) if arm != best), key=rates.__getitem__)
