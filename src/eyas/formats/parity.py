@@ -152,8 +152,7 @@ def _compare_block(directory: Path, engine: str, head: BlockHead, target: Target
         anchor = int(states.ids_T[end])
         eyas_gX, eyas_tokens = draft_block(head, matrices, states.aux_TL[:end], anchor)
         reference_gX, tokens = reference.draft([states.states_TD[i][:end] for i in reference.layers], anchor)
-        differences = (eyas_gX - reference_gX).abs().amax(1).tolist()
-        steps = list(map(max, steps, differences))
+        steps = list(map(max, steps, (eyas_gX - reference_gX).abs().amax(1).tolist()))
         largest, same = max(largest, eyas_gX.abs().max().item()), same and eyas_tokens == tokens
     return ParityResult(list(reference.layers), largest, steps, same)
 

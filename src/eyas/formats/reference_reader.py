@@ -227,7 +227,8 @@ class ReferenceBlockHead(_HeadFiles):
             logits_W = self.output_WD @ normed_D + self.tensors["markov_head.markov_w2.weight"] @ vector_r
             confidence_1 = self.tensors["confidence_head.proj.weight"] @ torch.cat((normed_D, vector_r))
             rows.append(torch.cat((logits_W, confidence_1 + self.tensors["confidence_head.proj.bias"])))
-            tokens.append(int(logits_W.argmax()))
+            token = int(logits_W.argmax())
+            tokens.append(token)
         return torch.stack(rows), tokens
 
     def _attention(self, x_gD: Tensor, context_TD: Tensor, start: int, layer: str) -> Tensor:
