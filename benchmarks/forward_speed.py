@@ -36,7 +36,7 @@ READ_BYTES, READS = 1 << 30, 3
 MAX_TOKENS = 128
 FORWARD, ROUND = 0.85, 0.72
 HOST_US = {1: 150, 32: 300}  # the most microseconds of Python in a round, by streams
-HOST_TOKENS = 48
+HOST_TOKENS, HOST_RUNS = 48, 6
 
 
 class TimedCalls:
@@ -105,7 +105,7 @@ def host_rows(target: Target, prompts: Sequence[Prompt]) -> Iterator[Row]:
     for streams, most in HOST_US.items():
         engine = Engine(target, (), streams, max(len(prompt.ids) for prompt in prompts) + HOST_TOKENS)
         found = []
-        for first in range(6):
+        for first in range(HOST_RUNS):
             asked = [prompts[(first + i) % len(prompts)] for i in range(streams)]
             engine.counters.reset()
             run_closed_loop(engine, asked, HOST_TOKENS)

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from compare_peers import PEERS as ENGINES
 from served_speed import PEERS as SERVERS
 
 from eyas.base.provenance import digest_bytes
@@ -65,7 +66,7 @@ PARTS = {
         "compare_peers.py",
         (*PAIR, "env_dir"),
         "--peers",
-        ("transformers", "llamacpp", "openvino", "vllm"),
+        tuple(ENGINES),
         ("--streams", ",".join(STREAMS)),
     ),
     "served": Part("served_speed.py", (*PAIR, "env_dir"), "--peers", tuple(SERVERS)),

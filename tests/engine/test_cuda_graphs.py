@@ -121,7 +121,7 @@ def test_the_same_draws_and_penalties(llama: Spoken) -> None:
 def test_rounds_in_which_only_some_requests_draft_are_recorded(
     llama: Spoken, learnt: Eagle3Spec, arms: tuple[Arm, ...]
 ) -> None:
-    """What a request without a draft computes from a head state that nobody has written must reach nothing."""
+    """The head states are NaN at first. A request that does not draft reads them, but its drafted nodes are cut off."""
     draft = dataclasses.replace(learnt, shape=TREE, arms=arms)
     engine, record = with_graphs(Engine(llama.target, [draft], 5, CONTEXT))
     engine.policies[0] = All(arms)

@@ -99,7 +99,7 @@ def test_it_notices_that_acceptance_has_changed(good: Head, useless: Head) -> No
 
 
 def test_a_batch_size_that_returns_does_not_draft_as_before(good: Head, useless: Head) -> None:
-    """As the last requests of a queue, which run for a few rounds: too few for a habit to be overruled."""
+    """The last requests of a queue run for a few rounds: fewer than the budget otherwise takes to change the arm."""
     scenes = [Scene((300,) * 4, (good,) * 4), Scene((300,) * 16, (useless,) * 16), Scene((300,) * 4, (useless,) * 4)]
     budget = Budget(ARMS, MACHINE.table(32), MACHINE.warm_cost, seed=3)
     outcome = run(budget, MACHINE, lambda number: scenes[(number >= 300) + (number >= 900)], 906, FAIR, seed=4)

@@ -189,8 +189,8 @@ class ModelRunner:
             if grades and scale is not None:
                 count_graded(scale.counts_SDN2, tree, drafted, sources_BM, accepted)
             if batch.has_branches and batch.copies is None:
-                num_real = sum(batch.drafts) if batch.req_slots else self._drafts_R[rows.req_slots_B].sum()
-                read.append(trace_BC(tree, accepted, num_real))
+                num_drafting = sum(batch.drafts) if batch.req_slots else self._drafts_R[rows.req_slots_B].sum()
+                read.append(trace_BC(tree, accepted, num_drafting))
         broken = frozenset(self.sampler.broken_req_slots)
         parts = (tree.tokens_BM, tree.parents_BM, tree.valid_BM, accepted.nodes_BS)
         trees = VerifiedTrees(*map(to_host, parts)) if batch.wants_trees and batch.shape is not None else None

@@ -78,8 +78,8 @@ INLINE void tile(const float *x, int64_t x_row, const uint32_t *w, int64_t steps
 /* The number of panels of a tile with so many rows. */
 INLINE int panels_of(int rows) { return least(TILE_VECTORS / (2 * rows), MAX_PANELS); }
 
-#define CASE(R, P)                                                                   \
-  case 8 * R + P:                                                                    \
+#define CASE(R, P)                                                             \
+  case 8 * R + P:                                                              \
     if (2 * R * P <= TILE_VECTORS) tile(x, x_row, w, steps, sums, R, P, kind); \
     return;
 INLINE void run_tile(const float *x, int64_t x_row, const uint32_t *w, int64_t steps, float *sums, int R, int P,

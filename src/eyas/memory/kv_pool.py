@@ -76,5 +76,5 @@ class KVPool:
 
     def move(self, source: Tensor, destination: Tensor) -> None:
         """Copies keys and values from source[i] to destination[i] in every layer. All sources are read first."""
-        kv = self.kv.view(torch.uint8) if self.kv.itemsize == 1 else self.kv  # torch moves no fp8 on some devices
+        kv = self.kv.view(torch.uint8) if self.kv.itemsize == 1 else self.kv  # a CPU has no index_copy_ of fp8
         kv.index_copy_(2, destination, kv.index_select(2, source))

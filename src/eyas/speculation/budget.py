@@ -170,9 +170,8 @@ class Budget:
         assert load.contexts, "no request runs with the chosen arm"
         bucket = self.latency_model.bucket(load.num_requests)
         known = self._incumbents.get(bucket)
-        if (
-            known is not None and bucket != self._last_bucket
-        ):  # rounds of other buckets have taught the acceptance since
+        # Since the last round of this bucket, the rounds of other buckets may have changed the expected acceptance.
+        if known is not None and bucket != self._last_bucket:
             known.rounds_to_skip, known.num_times_beaten = 0, SWITCH_ROUNDS - 1
         self._last_bucket = bucket
         self._read_s += self._catch_up_seconds(load.new_prompt_tokens)

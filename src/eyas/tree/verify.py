@@ -73,8 +73,8 @@ def verify(tree: Tree, ids_BM: Tensor) -> AcceptedPath:
 
 
 def has_rejected_child(tree: Tree, accepted: AcceptedPath) -> Tensor:
-    """Returns [B], not 0 (False) if the last accepted node has valid children, all of which the target rejected."""
-    if tree.depth == 0:  # the root has no children; as integers, like all that the host reads
+    """Returns bool or int64 [B]: nonzero if the last accepted node has valid children and the target rejected all."""
+    if tree.depth == 0:  # the root has no children: 0, as int64 like the other columns that the host reads
         return tree.depths_BM[:, 0]
     if tree.is_chain:
         last = tree.tokens_BM.shape[1] - 1

@@ -69,7 +69,8 @@ def select_prompts(job: ScreeningJob) -> Selection:
     if job.config.production is not None:
         numbers, traffic = _match_production(job, numbers, lengths_N, sources_N)
     elif limit is not None and len(numbers) > limit:
-        numbers = numbers[sorted(random.Random(job.config.seed).sample(range(len(numbers)), limit))]
+        drawn = random.Random(job.config.seed).sample(range(len(numbers)), limit)
+        numbers = numbers[sorted(drawn)]
     keep_N[:] = False
     keep_N[numbers] = True
     return Selection(keep_N, duplicates, traffic)
