@@ -4,6 +4,7 @@ The package eyas.data does not import the engine. `recipe.Run.build_responder` p
 """
 
 import sys
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from eyas.model.target import Target
 from eyas.tree.sampling import SamplingParams
 
 IDLE_SHARE = 16  # a running engine admits questions once one slot in IDLE_SHARE is free
+COMPILE_AFTER_S = 60.0  # about the time that compiling takes on a CPU, so few answers never wait for it
 
 
 @dataclass(frozen=True)
@@ -30,20 +32,27 @@ class EngineResponder:
         """Yields an answer for each question.
 
         It starts with an engine of small context. When a question does not fit, it starts an engine with a context of
-        the next power of two that fits, since few prompts are long. On a GPU, forwards are compiled first.
+        the next power of two that fits, since few prompts are long. On a GPU, forwards are compiled first. On a CPU
+        they are compiled after COMPILE_AFTER_S, unless the cache has them.
         """
         source, is_cuda = _QuestionSource(questions, self.config.seed), self.target.model.device.type == "cuda"
-        if is_cuda:
-            try:
-                compile_pair(self.target, None)
-            except CompileError as error:
-                print(f"eyas: warning: Forwards run uncompiled: {error.problem}.", file=sys.stderr)
+        begin_s, compiled = time.monotonic(), self._compile(stored_only=not is_cuda)
         while (question := source.peek()) is not None:
             context = 1 << (_num_positions(question) - 1).bit_length()
             engine = Engine(self.target, (), self.config.batch_size, context)
             for answer in overlap_loop(engine, source) if is_cuda else plain_loop(engine, source):
                 assert answer.finish_reason in ("stop", "length"), "these requests are never canceled"
                 yield Answered(answer.request.id, answer.token_ids, answer.finish_reason)
+                if not compiled and time.monotonic() - begin_s > COMPILE_AFTER_S:
+                    compiled = self._compile(stored_only=False)
+
+    def _compile(self, stored_only: bool) -> bool:
+        """Returns False if forwards still have to be compiled; True if they run compiled or cannot be compiled."""
+        try:
+            return compile_pair(self.target, None, stored_only=stored_only)
+        except CompileError as error:
+            print(f"eyas: warning: Forwards run uncompiled: {error.problem}.", file=sys.stderr)
+            return True
 
 
 @dataclass

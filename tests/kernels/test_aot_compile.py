@@ -12,7 +12,6 @@ from tests.model.families import family_target
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.engine import Engine
 from eyas.kernels import aot_compile as compiled
-from eyas.kernels import cpu_linear
 from eyas.kernels.aot_compile import CompileError, compile_pair
 from eyas.kernels.compiled_package import attend_to_text
 from eyas.kernels.cpu_linear import pack_linears
@@ -162,14 +161,6 @@ def test_where_nothing_can_be_compiled(spoken: Spoken, monkeypatch: pytest.Monke
         patch.setenv("CXX", "no-such-compiler")
         with pytest.raises(CompileError, match="no no-such-compiler on the PATH"):
             compile_pair(spoken.target, None)
-
-
-def test_a_second_copy_of_the_weights_needs_memory(spoken: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers that are not packed are copied into the package."""
-    monkeypatch.setattr(compiled, "MEMORY_SHARE", 0.0)
-    monkeypatch.setattr(cpu_linear, "can_pack", lambda dtype: False)
-    with pytest.raises(CompileError, match="second copy of the weights"):
-        compile_pair(spoken.target, None)
 
 
 def test_other_dtypes_are_not_compiled(spoken: Spoken) -> None:

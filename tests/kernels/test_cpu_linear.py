@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ F32, BF16 = torch.float32, torch.bfloat16
 SIZES = [(64, 32), (7, 5), (48, 200), (129, 97), (256, 512)]
 # With one thread, 16 lanes and few rows, the last tile of these has 1 to 6 panels.
 LAST_TILES = [(34, 32 * (6 + panels)) for panels in range(1, 7)]
-ROWS = [1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 25, 250]
+ROWS = [1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 17, 25, 33, 250, 290]
 NARROWER = {"-march=x86-64": "sse2", "-march=haswell": "avx2", "-march=skylake-avx512": "avx512vl"}
 
 
@@ -204,9 +205,11 @@ def test_what_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_packed(module)
 
 
-def test_matrix_units_for_bfloat16_stay_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("units", [0, 1])
+def test_layers_of_bfloat16_need_the_matrix_units_of_the_processor(units: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    assert (can_pack(F32), can_pack(BF16)) == (True, False)
+    monkeypatch.setattr(cpu_linear, "linear_library", lambda: SimpleNamespace(eyas_linear_units=lambda: units))
+    assert (can_pack(F32), can_pack(BF16)) == (True, bool(units))
 
 
 def test_a_head_computes_the_same() -> None:

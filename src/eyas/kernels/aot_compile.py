@@ -2,8 +2,8 @@
 
 For a few rows (tokens) of a small model, Python takes longer to call the operators than the operators take to compute.
 torch.export captures the forward, and AOTInductor compiles it to C++. Operators are fused, and no Python runs within a
-call. The weights are packed for the processor's matrix units and stored in the package, a .pt2 file. Attention is an
-operator of cpu_operator.cpp; it calls the same C function as an uncompiled forward.
+call. The package, a .pt2 file, has no weights: it computes with those of the loaded model. Attention and linear layers
+are operators of cpu_operator.cpp; they call the same C functions as an uncompiled forward.
 
     compile_pair(target, head)                  about a minute, in another process; cached on disk for later starts
     target.forward, head.step_with_logits       use the loaded packages, for one row or for a prompt of thousands
@@ -23,24 +23,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from eyas.base.environment import cache_directory, memory_bytes, remove_all_but_newest
-from eyas.base.provenance import digest_bytes, digest_file, digest_json
+from eyas.base.environment import cache_directory, remove_all_but_newest
+from eyas.base.provenance import digest_bytes, digest_json
 from eyas.kernels import attention_op as native
 from eyas.kernels import cpu_linear
 from eyas.kernels.attention_op import CompileError, cpp_compiler, exported_attention, load_operator
 from eyas.kernels.compiled_package import TOLERANCE, CompiledPackage, compare_with_graph, head_inputs, target_inputs
 from eyas.kernels.cpu_attention import LINEAR_HEADER
-from eyas.kernels.cpu_linear import can_pack, is_packed
 from eyas.kernels.dispatch import pack_head, pack_target
 from eyas.model import head as head_module
 from eyas.model import hook as hook_module
@@ -50,7 +47,6 @@ from eyas.model.head import DraftHead, Head, HeadConfig
 from eyas.model.target import Target
 
 MAX_ROWS = 1 << 20
-MEMORY_SHARE = 0.1  # of the machine's memory, for packed copies of the weights, at most
 COMPILING = ".compiling-"
 MAX_PACKAGES = 16  # packages on disk
 TIMEOUT_S = 1800.0
@@ -109,11 +105,8 @@ def write_package(graph: torch.nn.Module, inputs: tuple[Tensor, ...], path: Path
         configs: dict[str, Any] = {
             "aot_inductor.precompile_headers": False,
             "aot_inductor.custom_ops_to_c_shims": functions,
+            "aot_inductor.package_constants_in_so": False,
         }
-        if is_packed(graph):
-            configs["aot_inductor.package_constants_in_so"] = False
-        else:
-            configs |= {"freezing": True, "cpp.enable_concat_linear": True}
         torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=configs)
 
 
@@ -125,7 +118,7 @@ class _CompileJob:
     """The job of the subprocess that compiles one forward, written to job.json.
 
     Attributes:
-        source: The target's directory, or the safetensors file with the head's weights.
+        source: The target's directory; empty for a head.
         config: The fields of the head's HeadConfig; None to compile a target.
         layers: The target's layers whose features are captured; empty for a head.
         dtype: The torch dtype of the weights, for example "bfloat16".
@@ -172,7 +165,6 @@ def compile_pair(target: Target, any_head: DraftHead | None, *, stored_only: boo
     pack_target(target)
     if head is not None:
         pack_head(head)
-    _check_memory([target.model] if head is None else [target.model, head])
     if target.compiled_forward is None:
         layers, graph = tuple(int(layer) for layer in target.aux_layer_ids), _TargetGraph(target)
         key = _key(target.digest, target.model.dtype, layers)
@@ -183,16 +175,10 @@ def compile_pair(target: Target, any_head: DraftHead | None, *, stored_only: boo
         compare_with_graph(package, graph, lambda rows: target_inputs(target, rows))
         target.compiled_forward = package
     if head is not None and head.compiled_forward is None:
-        with tempfile.TemporaryDirectory() as directory:
-            weights, digest = Path(directory) / "head.safetensors", "none"
-            if not is_packed(head):  # otherwise the package has no weights
-                stored = {name: weight.clone().contiguous() for name, weight in head.state_dict().items()}
-                save_file(stored, str(weights))
-                digest = digest_file(weights)
-            config, graph = dataclasses.asdict(head.config), _HeadGraph(head)
-            key = _key(digest, head.norm.weight.dtype, [config, head.window])
-            job = _CompileJob(str(weights), config, (), _name(head.norm.weight.dtype), head.window)
-            package = _package(f"head-{key}", graph, None if stored_only else job)
+        config, graph = dataclasses.asdict(head.config), _HeadGraph(head)
+        key = _key("none", head.norm.weight.dtype, [config, head.window])
+        job = _CompileJob("", config, (), _name(head.norm.weight.dtype), head.window)
+        package = _package(f"head-{key}", graph, None if stored_only else job)
         if package is None:
             return False
         compare_with_graph(package, graph, lambda rows: head_inputs(head, rows))
@@ -210,22 +196,11 @@ def _check_machine(target: Target, head: Head | None) -> None:
         raise CompileError(f"There is no {cpp_compiler()} on the PATH", "Install g++, or set CXX")
 
 
-def _check_memory(parts: Sequence[torch.nn.Module]) -> None:
-    """Raises CompileError if the packages would hold too large a copy of weights that are not packed."""
-    held = sum(weight.nbytes for part in parts if not is_packed(part) for weight in part.parameters())
-    room = int(MEMORY_SHARE * memory_bytes())
-    if held > room:
-        raise CompileError(
-            f"A compiled forward needs a second copy of the weights ({held / 1e9:.1f} GB), but may use at most "
-            f"{MEMORY_SHARE:.0%} of this machine's memory ({room / 1e9:.1f} GB)"
-        )
-
-
 def _key(digest: str, dtype: torch.dtype, form: object) -> str:
     """Returns the cache key of a package: a digest of everything that changes the compiled code.
 
     Args:
-        digest: of the weights.
+        digest: of the target; "none" for a head.
         dtype: of the weights.
         form: the captured layers of a target, or the configuration of a head.
     """
@@ -341,11 +316,7 @@ def _head_graph(job: _CompileJob) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
     fields: dict[str, Any] = job.config | {"aux_layer_ids": tuple(job.config["aux_layer_ids"])}
     head = Head(HeadConfig(**fields))
     head.limit_attention(job.window)
-    dtype = getattr(torch, job.dtype)
-    if can_pack(dtype):  # the package has no weights
-        head = head.to_empty(device="cpu").to(dtype)
-    else:
-        head.load_state_dict(load_file(job.source), assign=True)
+    head = head.to_empty(device="cpu").to(getattr(torch, job.dtype))  # the package has no weights
     pack_head(head)
     return _HeadGraph(head), head_inputs(head, EXAMPLE_ROWS)
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from eyas.kernels.attention_op import CompileError, attention_scope, load_operator
-from eyas.kernels.cpu_linear import is_packed
 from eyas.model.attention import AttentionParams, PackedAttentionFn, causal_attention
 from eyas.model.head import Head
 from eyas.model.target import Target
@@ -23,7 +22,7 @@ TOLERANCE = {torch.bfloat16: 0.05, torch.float32: 1e-4}
 class CompiledPackage:
     """A compiled forward, loaded from its package file. Requirement: one thread calls it at a time.
 
-    If the layers of the graph are packed, the package has no weights, and uses those of the graph.
+    The package has no weights, and uses those of the graph.
     """
 
     def __init__(self, path: Path, graph: torch.nn.Module) -> None:
@@ -40,11 +39,10 @@ class CompiledPackage:
         try:
             # The inner loader: both graphs have flat inputs and outputs, and flattening takes as long as a layer.
             loader = torch._inductor.aoti_load_package(str(path), run_single_threaded=True).loader
-            if is_packed(graph):
-                tensors = dict(graph.named_parameters(remove_duplicate=False))
-                tensors |= dict(graph.named_buffers(remove_duplicate=False))
-                self._weights = {name: tensors[name].detach() for name in loader.get_constant_fqns()}
-                loader.load_constants(self._weights, False, True, True)
+            tensors = dict(graph.named_parameters(remove_duplicate=False))
+            tensors |= dict(graph.named_buffers(remove_duplicate=False))
+            self._weights = {name: tensors[name].detach() for name in loader.get_constant_fqns()}
+            loader.load_constants(self._weights, False, True, True)
             self._run = loader.boxed_run
         except Exception as error:  # packages of another processor or torch fail in many ways
             raise CompileError("The compiled forward cannot be loaded") from error

@@ -7,29 +7,49 @@
 
    A step is 4 bytes of each output: one k of float32, or two of bfloat16. N is filled up to whole panels with zeros, and
    K to whole steps. A tile is the sums of R rows x P panels, which stay in registers for all steps. The sum of an output
-   is made in the same order for every tile, so the result of a row does not depend on the other rows. */
+   is made in the same order for every tile, so the result of a row does not depend on the other rows.
+
+   A processor with matrix units for bfloat16 (AMX) computes tiles of bfloat16 with them, from one row on. */
 
 #include <stdlib.h>
+#if defined(__AMX_BF16__) && defined(__linux__)
+#include <asm/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "cpu_linear.h"
 #include "cpu_thread_pool.h"
 #include "cpu_vectors.h"
 
+/* 1 if tiles of bfloat16 are computed by matrix units, which are registers of 16 rows of 64 bytes. */
+#if defined(__AMX_BF16__) && defined(__linux__)
+enum { HAS_UNITS = 1 };
+#else
+enum { HAS_UNITS = 0 };
+#endif
+
 enum {
   WIDTH = 2 * LANES,
   TILE_VECTORS = LANES == 16 ? 24 : 12, /* of 32 registers, or of 16 */
   MAX_ROWS = TILE_VECTORS / 2,          /* of a tile */
+  UNIT_ROWS = 16,                       /* of a register of a matrix unit; also steps */
   MAX_PANELS = 6,                       /* of a tile; a processor prefetches a few streams at once */
   GROUP = 12,                           /* panels of a share: whole tiles, however many rows they have */
   KEPT_GROUP = 4,                       /* panels whose weights stay in the caches while several tiles of rows pass */
   AHEAD = 192,                          /* bytes; weights are read once, and prefetched so that they displace little */
-  BLOCK = 240,                          /* rows that are widened at once */
+  UNIT_AHEAD = 4096,                    /* bytes; into the second cache, since a register takes 1 KB at once */
+  BLOCK = HAS_UNITS ? 256 : 240,                          /* rows that are widened at once */
   MIN_WORK = 1 << 16,                   /* multiply-adds below which waking other threads takes longer than the work */
 };
 
 enum kind { FLOATS, HALVES, PAIRS }; /* bfloat16 as halves that become float32, or as pairs for the dot product */
 
+static int may_use_units;
+
 int eyas_linear_width(void) { return WIDTH; }
+
+int eyas_linear_units(void) { return may_use_units; }
 
 /* Sums of R rows x P panels, [R][P][WIDTH]. */
 INLINE void tile(const float *x, int64_t x_row, const uint32_t *w, int64_t steps, float *sums, const int R, const int P,
@@ -103,6 +123,80 @@ static __attribute__((noinline)) void run_bf16(const float *x, int64_t x_row, co
   run_tile(x, x_row, w, steps, sums, R, P, HAS_PAIRS ? PAIRS : HALVES);
 }
 
+#if defined(__AMX_BF16__) && defined(__linux__)
+/* Asks Linux for the registers of the units, for all threads, when the library is loaded. */
+static __attribute__((constructor)) void ask_for_units(void) {
+  may_use_units = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XFEATURE_XTILEDATA */) == 0;
+}
+
+/* Sets the registers for tiles of R rows: 0 and 1 hold rows of x, 2 and 3 weights, 4 to 7 sums. */
+static void set_units(int R) {
+  struct {
+    uint8_t palette, start, unused[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+  } config = {.palette = 1};
+  const int first = least(R, UNIT_ROWS), second = R > UNIT_ROWS ? R - UNIT_ROWS : R;
+  const int rows[] = {first, second, UNIT_ROWS, UNIT_ROWS, first, first, second, second};
+  for (int i = 0; i < 8; i++) config.rows[i] = rows[i], config.bytes[i] = 64;
+  _tile_loadconfig(&config);
+}
+
+/* The weights of 16 steps of a panel; beyond the last step zeros, in `room`. */
+INLINE const uint32_t *unit_weights(const uint32_t *w, int64_t k, int64_t steps, uint32_t *room) {
+  if (k + UNIT_ROWS <= steps) return w + k * WIDTH;
+  memset(room, 0, UNIT_ROWS * WIDTH * sizeof(uint32_t));
+  return memcpy(room, w + k * WIDTH, (steps - k) * WIDTH * sizeof(uint32_t));
+}
+
+INLINE void prefetch_weights(const uint32_t *at) {
+  for (int i = 0; i < UNIT_ROWS * WIDTH * 4; i += 64) __builtin_prefetch((const char *)at + UNIT_AHEAD + i, 0, 2);
+}
+
+/* `tile` by matrix units: up to 16 rows x 1 or 2 panels, or up to 32 rows x 1 panel. x is filled up to whole registers
+   with zeros. is_first: the weights were not read for rows before these. */
+static void run_units(const float *x, int64_t x_row, const uint32_t *w, int64_t steps, float *sums, int R, int P,
+                      int is_first) {
+  const int row = x_row * sizeof(float), out = P * WIDTH * sizeof(float), line = WIDTH * sizeof(uint32_t);
+  uint32_t room[UNIT_ROWS * WIDTH] __attribute__((aligned(64)));
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_zero(6);
+  _tile_zero(7);
+  for (int64_t k = 0; k < steps; k += UNIT_ROWS) {
+    const uint32_t *at = unit_weights(w, k, steps, room);
+    if (is_first) prefetch_weights(at);
+    _tile_loadd(0, x + k, row);
+    _tile_loadd(2, at, line);
+    _tile_dpbf16ps(4, 0, 2);
+    _tile_loadd(3, at + LANES, line);
+    _tile_dpbf16ps(5, 0, 3);
+    if (R > UNIT_ROWS) {
+      _tile_loadd(1, x + UNIT_ROWS * x_row + k, row);
+      _tile_dpbf16ps(6, 1, 2);
+      _tile_dpbf16ps(7, 1, 3);
+    } else if (P == 2) {
+      at = unit_weights(w + steps * WIDTH, k, steps, room);
+      if (is_first) prefetch_weights(at);
+      _tile_loadd(2, at, line);
+      _tile_dpbf16ps(6, 0, 2);
+      _tile_loadd(3, at + LANES, line);
+      _tile_dpbf16ps(7, 0, 3);
+    }
+  }
+  float *more = R > UNIT_ROWS ? sums + UNIT_ROWS * P * WIDTH : sums + WIDTH;
+  _tile_stored(4, sums, out);
+  _tile_stored(5, sums + LANES, out);
+  if (R <= UNIT_ROWS && P == 1) return;
+  _tile_stored(6, more, out);
+  _tile_stored(7, more + LANES, out);
+}
+#else
+INLINE void set_units(int R) { (void)R; }
+#define run_units(x, x_row, w, steps, sums, R, P, is_first) run_bf16(x, x_row, w, steps, sums, R, P)
+#define _tile_release() (void)0
+#endif
+
 static void store_row(const struct linear *l, int64_t t, int64_t begin, const float *sums, int64_t n) {
   float biased[MAX_PANELS * WIDTH];
   if (l->bias) {
@@ -119,35 +213,41 @@ static void store_row(const struct linear *l, int64_t t, int64_t begin, const fl
 /* Panels from..to - 1 of the rows t0..t0 + rows - 1, which x holds. */
 static void run_panels(const struct linear *l, const float *x, int64_t x_row, int64_t t0, int64_t rows, int64_t steps,
                        int64_t from, int64_t to) {
-  float sums[TILE_VECTORS * LANES] __attribute__((aligned(64)));
-  const int64_t num_tiles = (rows + MAX_ROWS - 1) / MAX_ROWS, group = num_tiles > 1 ? KEPT_GROUP : GROUP;
+  float sums[HAS_UNITS ? 2 * UNIT_ROWS * WIDTH : TILE_VECTORS * LANES] __attribute__((aligned(64)));
+  const int by_units = l->is_bf16 && may_use_units, most = by_units ? 2 * UNIT_ROWS : MAX_ROWS;
+  const int64_t num_tiles = (rows + most - 1) / most, group = num_tiles > 1 ? KEPT_GROUP : GROUP;
+  int64_t R_set = 0; /* rows for which the registers are set, which takes long */
   for (int64_t first = from; first < to; first += group) {
     const int64_t last = least(first + group, to);
     for (int64_t i = 0; i < num_tiles; i++) {
       const int64_t t = rows * i / num_tiles, R = rows * (i + 1) / num_tiles - t;
+      if (by_units && R != R_set) set_units(R_set = R);
       for (int64_t p = first, P; p < last; p += P) {
-        P = least(last - p, panels_of(R));
-        (l->is_bf16 ? run_bf16 : run_floats)(x + t * x_row, x_row, (const uint32_t *)l->weight + p * steps * WIDTH,
-                                             steps, sums, R, P);
+        P = least(last - p, !by_units ? panels_of(R) : R > UNIT_ROWS ? 1 : 2);
+        const uint32_t *w = (const uint32_t *)l->weight + p * steps * WIDTH;
+        if (by_units)
+          run_units(x + t * x_row, x_row, w, steps, sums, R, P, i == 0);
+        else
+          (l->is_bf16 ? run_bf16 : run_floats)(x + t * x_row, x_row, w, steps, sums, R, P);
         const int64_t begin = p * WIDTH, n = least(P * WIDTH, l->num_out - begin);
         for (int64_t r = 0; r < R; r++) store_row(l, t0 + t + r, begin, sums + r * P * WIDTH, n);
       }
     }
   }
+  if (by_units) _tile_release();
 }
 
 /* A row of bfloat16 as `run_bf16` reads it: floats, or pairs. */
 static void widen_input(const struct linear *l, float *to, int64_t t) {
   const uint16_t *from = (const uint16_t *)l->x + t * l->x_row;
-  if (HAS_PAIRS)
-    memcpy(to, from, l->num_in * sizeof(uint16_t));
-  else
+  if (HAS_PAIRS) {
+    const int64_t bytes = l->num_in * sizeof(uint16_t), room = up(bytes, LANES * sizeof(float));
+    memcpy(to, from, bytes);
+    memset((char *)to + bytes, 0, room - bytes);
+  } else {
     widen(to, from, l->num_in);
-  if (l->num_in % 2 == 0) return;
-  if (HAS_PAIRS)
-    ((uint16_t *)to)[l->num_in] = 0;
-  else
-    to[l->num_in] = 0;
+    if (l->num_in % 2) to[l->num_in] = 0;
+  }
 }
 
 /* The rows t0..t0 + rows - 1 of a layer, whose panels are divided into shares of `size`. */

@@ -21,6 +21,9 @@ struct linear {
 /* The number of outputs of a panel. */
 int eyas_linear_width(void);
 
+/* Returns 1 if layers of bfloat16 are computed by matrix units. */
+int eyas_linear_units(void);
+
 /* Fills `out`. Returns 0, or 1 if there is no memory. */
 int eyas_linear(const struct linear *l);
 

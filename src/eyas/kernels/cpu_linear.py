@@ -155,11 +155,12 @@ def pack(weight_NK: Tensor, memory: HugePages | None = None) -> Tensor:
 def can_pack(dtype: torch.dtype) -> bool:
     """Returns True if layers of this dtype are faster with the operator than with torch.
 
-    With matrix units for bfloat16 (AMX), torch is faster for many rows, so these layers are not packed.
+    Without the matrix units (AMX) of a processor that has them, torch is faster for layers of bfloat16.
     """
-    if dtype not in TYPES or isinstance(linear_library(), Unavailable):
+    library = linear_library()
+    if dtype not in TYPES or isinstance(library, Unavailable):
         return False
-    return dtype == torch.float32 or not torch.cpu._is_amx_tile_supported()
+    return dtype == torch.float32 or bool(library.eyas_linear_units()) or not torch.cpu._is_amx_tile_supported()
 
 
 def use_thread_pool(num_threads: int) -> None:

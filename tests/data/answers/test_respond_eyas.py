@@ -9,10 +9,12 @@ from tests.data.answers.prompts_dir import write_prompts
 from tests.server.server import MODEL, serving, start_engine
 from tests.tiny import tiny_target
 
+from eyas import engine_responder
 from eyas.chat.conversation import read_conversation_dir
 from eyas.data.answers import respond
 from eyas.data.answers.respond_config import RespondConfig, TaskDecoding
 from eyas.features.capture import CaptureConfig
+from eyas.kernels.aot_compile import CompileError
 from eyas.model.target import Target
 from eyas.recipe import Recipe, Run, TargetConfig
 
@@ -59,3 +61,28 @@ def test_a_server_and_the_engine_answer_alike(target, prompts, url, tmp_path, te
     turns = [turn for each in conversations for turn in each.turns]
     assert len({turn.token_ids for turn in turns}) > len(turns) // 2
     assert {turn.ids_source for turn in turns} == {"generated"}
+
+
+def test_long_work_is_compiled_once_on_a_cpu(target, prompts, tmp_path, monkeypatch):
+    calls: list[bool] = []
+
+    def compile_pair(found: Target, head: None, *, stored_only: bool) -> bool:
+        calls.append(stored_only)
+        return not stored_only
+
+    monkeypatch.setattr(engine_responder, "compile_pair", compile_pair)
+    short = answers(CONFIG, target, prompts, tmp_path / "short")
+    assert calls == [True]
+    monkeypatch.setattr(engine_responder, "COMPILE_AFTER_S", 0.0)
+    assert answers(CONFIG, target, prompts, tmp_path / "long") == short
+    assert calls == [True, True, False]
+
+
+def test_answers_without_a_compiler(target, prompts, tmp_path, monkeypatch, capsys):
+    def refuse(*_: object, **__: object) -> bool:
+        raise CompileError("There is no g++ on the PATH", "Install g++")
+
+    monkeypatch.setattr(engine_responder, "compile_pair", refuse)
+    monkeypatch.setattr(engine_responder, "COMPILE_AFTER_S", 0.0)
+    assert answers(CONFIG, target, prompts, tmp_path / "out")
+    assert capsys.readouterr().err.count("Forwards run uncompiled: There is no g++ on the PATH.") == 1
