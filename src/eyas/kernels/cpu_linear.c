@@ -11,23 +11,21 @@
 
    A processor with matrix units for bfloat16 (AMX) computes tiles of bfloat16 with them, from one row on. */
 
-#include <stdlib.h>
+/* 1 if the processor has matrix units for bfloat16. Their registers have 16 rows of 64 bytes. */
 #if defined(__AMX_BF16__) && defined(__linux__)
+#define HAS_UNITS 1
 #include <asm/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#else
+#define HAS_UNITS 0
 #endif
+
+#include <stdlib.h>
 
 #include "cpu_linear.h"
 #include "cpu_thread_pool.h"
 #include "cpu_vectors.h"
-
-/* 1 if tiles of bfloat16 are computed by matrix units, which are registers of 16 rows of 64 bytes. */
-#if defined(__AMX_BF16__) && defined(__linux__)
-enum { HAS_UNITS = 1 };
-#else
-enum { HAS_UNITS = 0 };
-#endif
 
 enum {
   WIDTH = 2 * LANES,
@@ -37,23 +35,42 @@ enum {
   MAX_PANELS = 6,                       /* of a tile; a processor prefetches a few streams at once */
   GROUP = 12,                           /* panels of a share: whole tiles, however many rows they have */
   KEPT_GROUP = 4,                       /* panels whose weights stay in the caches while several tiles of rows pass */
-  AHEAD = 192,                          /* bytes; weights are read once, and prefetched so that they displace little */
   UNIT_AHEAD = 4096,                    /* bytes; into the second cache, since a register takes 1 KB at once */
-  BLOCK = HAS_UNITS ? 256 : 240,                          /* rows that are widened at once */
+  BLOCK = HAS_UNITS ? 256 : 240,        /* rows that are widened at once */
   MIN_WORK = 1 << 16,                   /* multiply-adds below which waking other threads takes longer than the work */
 };
 
 enum kind { FLOATS, HALVES, PAIRS }; /* bfloat16 as halves that become float32, or as pairs for the dot product */
 
-static int may_use_units;
+static int is_amd, may_use_units;
 
 int eyas_linear_width(void) { return WIDTH; }
 
 int eyas_linear_units(void) { return may_use_units; }
 
+static __attribute__((constructor)) void look_at_processor(void) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  is_amd = __builtin_cpu_is("amd");
+#endif
+#if HAS_UNITS /* Linux gives the registers of the units to a process that asks. */
+  may_use_units = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XFEATURE_XTILEDATA */) == 0;
+#endif
+}
+
+/* Prefetches the weights of a step. On AMD's processors weights pass the caches, so that they displace little there.
+   Intel's then read them up to 5 times as slowly, if several tiles of rows need them. */
+INLINE void prefetch_step(const uint32_t *at, const int amd) {
+  for (int line = 0; line < 4 * WIDTH; line += 64)
+    if (amd)
+      __builtin_prefetch((const char *)at + 192 + line, 0, 0);
+    else
+      __builtin_prefetch((const char *)at + 2048 + line, 0, 2);
+}
+
 /* Sums of R rows x P panels, [R][P][WIDTH]. */
 INLINE void tile(const float *x, int64_t x_row, const uint32_t *w, int64_t steps, float *sums, const int R, const int P,
-                 const enum kind kind) {
+                 const enum kind kind, const int amd) {
   vf sum[TILE_VECTORS];
   const vu high = (vu){} + 0xffff0000u;
 #pragma GCC unroll 32
@@ -62,7 +79,7 @@ INLINE void tile(const float *x, int64_t x_row, const uint32_t *w, int64_t steps
 #pragma GCC unroll 6
     for (int p = 0; p < P; p++) {
       const uint32_t *at = w + p * steps * WIDTH;
-      for (int line = 0; line < 4 * WIDTH; line += 64) __builtin_prefetch((const char *)at + AHEAD + line, 0, 0);
+      prefetch_step(at, amd);
       const vu w0 = *(const vu_any *)at, w1 = *(const vu_any *)(at + LANES);
       if (kind != HALVES) {
 #pragma GCC unroll 16
@@ -98,12 +115,12 @@ INLINE void tile(const float *x, int64_t x_row, const uint32_t *w, int64_t steps
 /* The number of panels of a tile with so many rows. */
 INLINE int panels_of(int rows) { return least(TILE_VECTORS / (2 * rows), MAX_PANELS); }
 
-#define CASE(R, P)                                                             \
-  case 8 * R + P:                                                              \
-    if (2 * R * P <= TILE_VECTORS) tile(x, x_row, w, steps, sums, R, P, kind); \
+#define CASE(R, P)                                                                  \
+  case 8 * R + P:                                                                   \
+    if (2 * R * P <= TILE_VECTORS) tile(x, x_row, w, steps, sums, R, P, kind, amd); \
     return;
 INLINE void run_tile(const float *x, int64_t x_row, const uint32_t *w, int64_t steps, float *sums, int R, int P,
-                     const enum kind kind) {
+                     const enum kind kind, const int amd) {
   switch (8 * R + P) {
     CASE(1, 1) CASE(1, 2) CASE(1, 3) CASE(1, 4) CASE(1, 5) CASE(1, 6)
     CASE(2, 1) CASE(2, 2) CASE(2, 3) CASE(2, 4) CASE(2, 5) CASE(2, 6)
@@ -115,20 +132,21 @@ INLINE void run_tile(const float *x, int64_t x_row, const uint32_t *w, int64_t s
 
 static __attribute__((noinline)) void run_floats(const float *x, int64_t x_row, const uint32_t *w, int64_t steps,
                                                  float *sums, int R, int P) {
-  run_tile(x, x_row, w, steps, sums, R, P, FLOATS);
+  if (is_amd)
+    run_tile(x, x_row, w, steps, sums, R, P, FLOATS, 1);
+  else
+    run_tile(x, x_row, w, steps, sums, R, P, FLOATS, 0);
 }
 
 static __attribute__((noinline)) void run_bf16(const float *x, int64_t x_row, const uint32_t *w, int64_t steps,
                                                float *sums, int R, int P) {
-  run_tile(x, x_row, w, steps, sums, R, P, HAS_PAIRS ? PAIRS : HALVES);
+  if (is_amd)
+    run_tile(x, x_row, w, steps, sums, R, P, HAS_PAIRS ? PAIRS : HALVES, 1);
+  else
+    run_tile(x, x_row, w, steps, sums, R, P, HAS_PAIRS ? PAIRS : HALVES, 0);
 }
 
-#if defined(__AMX_BF16__) && defined(__linux__)
-/* Asks Linux for the registers of the units, for all threads, when the library is loaded. */
-static __attribute__((constructor)) void ask_for_units(void) {
-  may_use_units = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XFEATURE_XTILEDATA */) == 0;
-}
-
+#if HAS_UNITS
 /* Sets the registers for tiles of R rows: 0 and 1 hold rows of x, 2 and 3 weights, 4 to 7 sums. */
 static void set_units(int R) {
   struct {

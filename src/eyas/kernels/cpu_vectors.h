@@ -68,8 +68,10 @@ static inline void widen(float *restrict to, const uint16_t *restrict from, int6
 static inline void narrow(uint16_t *restrict to, const float *restrict from, int64_t n) {
   int64_t i = 0;
 #if defined(__AVX512BF16__)
-  for (; i + 2 * LANES <= n; i += 2 * LANES)
-    _mm512_storeu_si512(to + i, (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + i + LANES), _mm512_loadu_ps(from + i)));
+  for (; i + 2 * LANES <= n; i += 2 * LANES) {
+    const __m512 low = _mm512_loadu_ps(from + i), high = _mm512_loadu_ps(from + i + LANES);
+    _mm512_storeu_si512(to + i, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+  }
 #endif
   for (; i < n; i++) to[i] = to_bf16(from[i]);
 }
