@@ -29,7 +29,7 @@ from eyas.features.reader import Features
 from eyas.model.head import DraftHead
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.tree.acceptance_length import RequestRounds
+from eyas.tree.acceptance_length import RequestRounds, join_rounds
 from eyas.tree.node_scale import count_graded
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
@@ -150,12 +150,8 @@ def replay_rows(rows: Sequence[Row], drafter: ReplayDrafter, counts_SDN2: Tensor
 
 def _join_turns(turns: Sequence[tuple[AnswerSpan, RequestRounds]]) -> TextRounds:
     """Joins the rounds of the answers of one text, in the order of the turns."""
-    accepted, offered, roots = [], [], []
-    for answer, rounds in turns:
-        roots += list(itertools.accumulate(rounds.accepted, initial=answer.start))[:-1]
-        accepted += rounds.accepted
-        offered += rounds.offered
-    return TextRounds(RequestRounds(tuple(accepted), tuple(offered)), tuple(roots))
+    begins = (list(itertools.accumulate(rounds.accepted, initial=answer.start))[:-1] for answer, rounds in turns)
+    return TextRounds(join_rounds(rounds for _, rounds in turns), tuple(itertools.chain.from_iterable(begins)))
 
 
 @torch.no_grad()
