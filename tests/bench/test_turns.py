@@ -13,7 +13,6 @@ from eyas.bench.turns import ChatPrompt, ask_turns
 from eyas.bench.workload import load_workload
 from eyas.chat.conversation import Message, TemplateMessage
 from eyas.chat.render import decode_ids, render_prompt
-from eyas.evalsets import TURN_FAMILIES
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
 
@@ -124,6 +123,6 @@ def test_a_conversation_that_outgrows_the_context(pair: TinyPair, tmp_path: Path
 def test_builtin_turns(target: Target, limit: int) -> None:
     config = BenchConfig(prompts="builtin:turns", prompts_per_task=limit, turns=2, max_tokens=4)
     prompts, _ = load_workload(config, None, target)
-    assert tuple(prompts) == tuple(TURN_FAMILIES)
+    assert tuple(prompts) == ("long_context", "edit", "agent")
     assert [one.turn for one in prompts["agent"]][:2] == [1, 2]
     assert len({one.first_id or one.id for one in prompts["agent"]}) == limit

@@ -6,7 +6,7 @@ turns, further prompts contain the answers before them (turns.py).
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
@@ -22,7 +22,7 @@ from eyas.chat.conversation import Message, parse_messages
 from eyas.chat.render import render_prompt
 from eyas.data.sources.record_formats import REQUEST_KEYS, ParsedRecord, parse_record
 from eyas.data.sources.source import Record, SourceConfig, read_records
-from eyas.evalsets import FAMILIES, TURN_FAMILIES, example
+from eyas.evalsets import FAMILIES, TURNS, example
 from eyas.evaluation.replay import find_answers
 from eyas.features.reader import Features
 from eyas.model.target import Target
@@ -68,9 +68,9 @@ def load_prompts(config: LoadConfig, limit: int | None, ask: Ask, per_task: int 
         return {family: [_builtin_prompt(family, index) for index in indices] for family in FAMILIES}
     if source == SYNTHETIC:
         return {f"{words} words": [_synthetic_prompt(words, f"{config.seed} {index}", index) for index in indices]}
-    is_file = source != BUILTIN_TURNS
-    records = read_records(SourceConfig(source)) if is_file else _builtin_records(indices)
-    chats = _read_chats(records, limit if is_file else None)
+    if source == BUILTIN_TURNS:
+        source, limit, per_task = str(TURNS), None, limit or DEFAULT_LIMIT
+    chats = _read_chats(source, limit)
     if not chats:
         raise InputError(f"{source} contains no prompts in a form that `eyas prompts` accepts", "Use another file")
     return {
@@ -182,15 +182,9 @@ def _synthetic_prompt(num_words: int, seed: str, index: int) -> ChatPrompt:
     return ChatPrompt(f"synthetic-{index}", (Message("user", text),))
 
 
-def _builtin_records(indices: Sequence[int]) -> Iterator[Record]:
-    for drawn in (example(family, "eval", index) for family in TURN_FAMILIES for index in indices):
-        value = {"messages": drawn.messages, "tools": drawn.tools, "task": drawn.family}
-        yield Record(drawn.id, drawn.id, BUILTIN_TURNS, None, value)
-
-
-def _read_chats(records: Iterable[Record], limit: int | None) -> dict[str, list[ChatPrompt]]:
+def _read_chats(path: str, limit: int | None) -> dict[str, list[ChatPrompt]]:
     chats: dict[str, list[ChatPrompt]] = {}
-    parsed = ((record, parse_record(record.value, keep_answers=True)) for record in records)
+    parsed = ((record, parse_record(record.value, keep_answers=True)) for record in read_records(SourceConfig(path)))
     for record, found in islice((pair for pair in parsed if isinstance(pair[1], ParsedRecord)), limit):
         # The target writes an answer that is empty in the file.
         messages = tuple(m for m in found.messages if m.role != "assistant" or m.content or m.tool_calls)

@@ -21,7 +21,7 @@ _WORD = re.compile(r"<(\w+)>")
 _ZIPF_EXPONENT = 1.5
 _REUSE_PROBABILITY = 0.45  # that a drawn word is one this text has used before: texts stay with their subject
 
-Messages = list[dict[str, Any]]
+Messages = list[dict[str, str]]
 Words = Mapping[str, str | Sequence[str]]
 
 WORDS: dict[str, Any] = load_toml(Path(__file__).with_name("words.toml"))
