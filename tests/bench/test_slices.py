@@ -5,7 +5,9 @@ from transformers import AutoTokenizer
 
 from eyas.bench.request_metrics import RequestSample, SpecDecodeStats
 from eyas.bench.slices import Slices
+from eyas.bench.turns import ChatPrompt
 from eyas.bench.workload import Prompt
+from eyas.chat.conversation import Message
 from eyas.chat.tool_format import ToolFormat
 from eyas.engine.request import Request, RequestOutput
 from eyas.model.target_dir import EMBEDDED, resolve_target
@@ -29,7 +31,7 @@ def tool_format() -> ToolFormat:
 def test_by_hand(tool_format: ToolFormat) -> None:
     """Two conversations; one has a second turn, which begins beyond position 256."""
     first, other = Prompt("a", (9,) * 250), Prompt("b", (9,) * 300)
-    second = Prompt("a/7", (9,) * 255, 7, "a")
+    second = Prompt("a/7", (9,) * 255, 7)
     ids = [70, 71, 72, 73, 74, 75, 76]
     slices = Slices(tool_format)
     for prompt in (first, other, second):
@@ -81,18 +83,21 @@ def test_a_slice_of_one_arm_is_left_out(tool_format: ToolFormat) -> None:
 
 def test_answers_of_a_server() -> None:
     """Whole answers, by turn and prompt length; without reported rounds there is no acceptance length."""
-    slices = Slices()
+    slices, prompt = (
+        Slices(),
+        ChatPrompt("a/2", (Message("user", "a"), Message("assistant", "b"), Message("user", "c"))),
+    )
     times_s = (1.0, 1.5, 2.0)
     sample = RequestSample("0", 0.0, 2.0, times_s, prompt_tokens=700, output_tokens=11)
-    slices.add_sample("baseline", "a", 2, sample)
+    slices.add_sample("baseline", prompt, sample)
     drafted = RequestSample("0", 0.0, 1.5, times_s[:2], 700, 11, spec_decode=SpecDecodeStats(4, 6))
-    slices.add_sample("speculative", "a", 2, drafted)
-    slices.add_sample("speculative", "a", 2, RequestSample("1", 0.0, 1.0, (1.0,), 700, 1))
+    slices.add_sample("speculative", prompt, drafted)
+    slices.add_sample("speculative", prompt, RequestSample("1", 0.0, 1.0, (1.0,), 700, 1))
     found = slices.metrics(0)
     assert found["phase"] == {}
     assert found["turn"]["2"] == found["context"]["<=1024"]
     assert found["turn"]["2"]["acceptance_length"] == 2.5
     assert found["turn"]["2"]["output_tps"] == pytest.approx({"baseline": 10.0, "speculative": 20.0})
     only = Slices()
-    only.add_sample("server", "a", 1, sample)
-    assert "acceptance_length" not in only.metrics(0)["turn"]["1"]
+    only.add_sample("server", prompt, sample)
+    assert "acceptance_length" not in only.metrics(0)["turn"]["2"]

@@ -1,6 +1,7 @@
 """Prompts of later turns: from the answers of a file, or from those of the target."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from tests.bench.tiny_pair import TinyPair
 from transformers import AutoModelForCausalLM
 
 from eyas.bench.config import BenchConfig
-from eyas.bench.turns import ChatPrompt, ask_turns
+from eyas.bench.turns import ChatPrompt, ask_turns, conversation_id
 from eyas.bench.workload import load_workload
 from eyas.chat.conversation import Message, TemplateMessage
 from eyas.chat.render import decode_ids, render_prompt
@@ -50,13 +51,19 @@ def test_the_targets_answers_become_the_history() -> None:
     chat = ChatPrompt("c", (Message("system", "s"), user("a"), user("b"), user("c")))
     prompts = list(ask_turns(chat, 9, shout))
     assert [texts(one) for one in prompts] == [["s", "a"], ["s", "a", "a!", "b"], ["s", "a", "a!", "b", "b!", "c"]]
-    assert [(one.id, one.first_id, one.turn) for one in prompts] == [("c", None, 1), ("c/2", "c", 2), ("c/3", "c", 3)]
+    assert [(one.id, one.turn) for one in prompts] == [("c", 1), ("c/2", 2), ("c/3", 3)]
+    assert {conversation_id(one.id, one.turn) for one in prompts} == {"c"}
     assert [texts(one) for one in ask_turns(chat, 1, never)] == [["s", "a"]]
 
 
 def test_a_conversation_ends_where_the_target_has_no_answer() -> None:
     chat = ChatPrompt("c", (user("a"), user("b"), answer("given"), user("c")))
     assert [one.id for one in ask_turns(chat, 9, lambda prompt: None)] == ["c"]
+
+
+def test_an_answer_before_the_first_question_is_dropped() -> None:
+    chat = ChatPrompt("c", (Message("system", "s"), answer("hello"), user("a")))
+    assert [texts(one) for one in ask_turns(chat, 9, never)] == [["s", "a"]]
 
 
 def test_answers_and_results_of_the_file_stay() -> None:
@@ -71,7 +78,7 @@ def test_answers_and_results_of_the_file_stay() -> None:
     ]
 
 
-def written(path: Path, *records: dict[str, object]) -> str:
+def written(path: Path, *records: Mapping[str, object]) -> str:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(path)
 
@@ -88,7 +95,7 @@ def test_a_second_turn_follows_the_greedy_answer(pair: TinyPair, tmp_path: Path)
     text = decode_ids(out[0, len(first.ids) :].tolist(), target.tokenizer, skip_special_tokens=True)
     history = [user("some kites"), answer(text), user("and owls")]
     assert second.ids == tuple(render_prompt(history, target.tokenizer))
-    assert (second.turn, second.first_id) == (2, first.id)
+    assert (second.turn, second.id) == (2, f"{first.id}/2")
     alone, _ = load_workload(BenchConfig(prompts=file, max_tokens=12), None, target)
     assert alone == {"birds": [first]}
 
@@ -125,4 +132,4 @@ def test_builtin_turns(target: Target, limit: int) -> None:
     prompts, _ = load_workload(config, None, target)
     assert tuple(prompts) == ("long_context", "edit", "agent")
     assert [one.turn for one in prompts["agent"]][:2] == [1, 2]
-    assert len({one.first_id or one.id for one in prompts["agent"]}) == limit
+    assert len({conversation_id(one.id, one.turn) for one in prompts["agent"]}) == limit

@@ -18,6 +18,7 @@ from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, compare_prompts
 from eyas.bench.slices import Slices
+from eyas.bench.turns import conversation_id
 from eyas.bench.workload import Prompt, Workload, interleave_tasks, run_paired
 from eyas.chat.tool_format import ToolFormat
 from eyas.data.select.quality import is_looping_answer
@@ -204,7 +205,8 @@ def _task_metrics(pairs: Sequence[PairedAnswers], seed: int) -> dict[str, Any]:
     }
     by_conversation: dict[str, list[RequestRounds]] = {}
     for pair in pairs:
-        by_conversation.setdefault(pair.prompt.first_id or pair.prompt.id, []).append(pair.speculative.rounds)
+        conversation = conversation_id(pair.prompt.id, pair.prompt.turn)
+        by_conversation.setdefault(conversation, []).append(pair.speculative.rounds)
     stats = summarize([join_rounds(some) for some in by_conversation.values()], seed)
     return {
         "prompts": len(pairs),

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, RequestSample
+from eyas.bench.turns import ChatPrompt, conversation_id
 from eyas.bench.workload import Prompt
 from eyas.chat.tool_format import ToolFormat
 from eyas.engine.request import RequestOutput
@@ -24,6 +25,7 @@ from eyas.tree.intervals import ratio_interval
 
 TOKENS, ROUNDS, SECONDS = range(3)
 AXES = ("turn", "context", "phase")
+Asked = Prompt | ChatPrompt
 PHASES = ("thoughts", "content", "tool_call")
 
 
@@ -35,10 +37,10 @@ class Slices:
         self._sums: dict[tuple[str, str], dict[str, dict[str, np.ndarray]]] = {}
         self._tool_format = tool_format
 
-    def add(self, arm: str, conversation: str, labels: Mapping[str, str], counts: tuple[int, int, float]) -> None:
-        """Adds tokens, rounds and seconds. labels: axis -> label."""
-        for label in labels.items():
-            arms = self._sums.setdefault(label, {}).setdefault(conversation, {})
+    def add(self, arm: str, prompt: Asked, labels: Mapping[str, str], counts: tuple[int, int, float]) -> None:
+        """Adds tokens, rounds and seconds of an answer. labels: the further axes -> label."""
+        for label in [("turn", turn_label(prompt.turn)), *labels.items()]:
+            arms = self._sums.setdefault(label, {}).setdefault(conversation_id(prompt.id, prompt.turn), {})
             arms[arm] = arms.get(arm, 0.0) + np.array(counts)
 
     def add_outputs(self, arm: str, prompt: Prompt, outputs: Sequence[RequestOutput]) -> None:
@@ -47,19 +49,16 @@ class Slices:
         for output in outputs:
             phases, times_s = self._tool_format.phases(prompt.ids, output.token_ids), output.token_times_s
             for begin, end in pairwise(accumulate(output.accepted, initial=1)):
-                context = context_label(len(prompt.ids) + begin - 1)
-                labels = {"turn": turn_label(prompt.turn), "context": context, "phase": phases[begin]}
-                counts = (end - begin, 1, times_s[end - 1] - times_s[begin - 1])
-                self.add(arm, prompt.first_id or prompt.id, labels, counts)
+                labels = {"context": context_label(len(prompt.ids) + begin - 1), "phase": phases[begin]}
+                self.add(arm, prompt, labels, (end - begin, 1, times_s[end - 1] - times_s[begin - 1]))
 
-    def add_sample(self, arm: str, conversation: str, turn: int, sample: RequestSample) -> None:
+    def add_sample(self, arm: str, prompt: ChatPrompt, sample: RequestSample) -> None:
         """Adds an answer of a server. Without acceptance in the answer, its rounds are not counted."""
         if sample.tpot_s and sample.output_tokens:  # 0 s: all tokens came at once
             tokens = sample.output_tokens - 1
-            labels = {"turn": turn_label(turn)}
-            labels |= {} if sample.prompt_tokens is None else {"context": context_label(sample.prompt_tokens)}
+            labels = {} if sample.prompt_tokens is None else {"context": context_label(sample.prompt_tokens)}
             rounds = 0 if sample.spec_decode is None else sample.spec_decode.num_steps
-            self.add(arm, conversation, labels, (tokens, rounds, tokens * sample.tpot_s))
+            self.add(arm, prompt, labels, (tokens, rounds, tokens * sample.tpot_s))
 
     def metrics(self, seed: int, bytes_per_token: Mapping[str, int] | None = None) -> dict[str, dict[str, Any]]:
         """Returns the key `slices` of results.json: axis -> label -> figures, in the order of the labels.

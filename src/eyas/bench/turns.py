@@ -28,16 +28,14 @@ class ChatPrompt:
     """A prompt as messages, for a server, which applies the chat template. Or a conversation, before `ask_turns`.
 
     Attributes:
-        id: The id of the prompt; at turn 1 also that of the conversation.
+        id: The id of the prompt. `conversation_id` computes that of the conversation.
         messages: The messages.
         tools: The definitions of the tools that the answer may call.
-        first_id: At a later turn, the id of the prompt of turn 1.
     """
 
     id: str
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] = ()
-    first_id: str | None = None
 
     @cached_property
     def turn(self) -> int:
@@ -51,6 +49,16 @@ Ask = Callable[[ChatPrompt], Message | None]
 """A function that returns the target's answer to a prompt; None for a prompt that has no answer."""
 
 
+def prompt_id(conversation: str, turn: int) -> str:
+    """Appends the turn to the id of a conversation. The first prompt has the id of the conversation."""
+    return conversation if turn == 1 else f"{conversation}/{turn}"
+
+
+def conversation_id(prompt: str, turn: int) -> str:
+    """Removes the turn from the id of a prompt, if it has one."""
+    return prompt.removesuffix(f"/{turn}")
+
+
 def ask_turns(chat: ChatPrompt, turns: int, ask: Ask) -> Iterator[ChatPrompt]:
     """Yields the prompts of the first `turns` answers of a conversation. It ends after a prompt without an answer."""
     prompt = replace(chat, messages=())
@@ -60,8 +68,7 @@ def ask_turns(chat: ChatPrompt, turns: int, ask: Ask) -> Iterator[ChatPrompt]:
             prompt = replace(prompt, messages=(*prompt.messages, answer))
         elif turn > 1 and piece[0].role != "assistant":
             return
-        later = {"id": f"{chat.id}/{turn}", "first_id": chat.id} if turn > 1 else {}
-        prompt = replace(prompt, messages=(*prompt.messages, *piece), **later)
+        prompt = replace(prompt, id=prompt_id(chat.id, turn), messages=(*prompt.messages, *piece))
         yield prompt
 
 
@@ -72,7 +79,8 @@ def _split_turns(messages: Sequence[Message]) -> list[list[Message]]:
     """
     parts: list[list[Message]] = [[]]
     for message, following in zip_longest(messages, messages[1:]):
-        parts[-1].append(message)
+        if message.role != "assistant" or len(parts) > 1:  # templates want a question first
+            parts[-1].append(message)
         if message.role in ("user", "tool") and (following is None or following.role in ("user", "assistant")):
             parts.append([])
     return parts[:-1]

@@ -17,13 +17,13 @@ from transformers import PreTrainedTokenizerBase
 from eyas.base.errors import InputError
 from eyas.base.storage import AnyPath
 from eyas.bench.config import BenchConfig, LoadConfig
-from eyas.bench.turns import Ask, ChatPrompt, Chats, ask_target, ask_turns
+from eyas.bench.turns import Ask, ChatPrompt, Chats, ask_target, ask_turns, prompt_id
 from eyas.chat.conversation import Message, parse_messages
 from eyas.chat.render import render_prompt
 from eyas.data.sources.record_formats import REQUEST_KEYS, ParsedRecord, parse_record
 from eyas.data.sources.source import Record, SourceConfig, read_records
 from eyas.evalsets import FAMILIES, TURNS, example
-from eyas.evaluation.replay import find_answers
+from eyas.evaluation.replay import find_turns
 from eyas.features.reader import Features
 from eyas.model.target import Target
 
@@ -38,12 +38,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as token ids, the generation prompt included. `turn`, `first_id`: as in `ChatPrompt`."""
+    """A prompt as token ids, the generation prompt included. `turn`: as in `ChatPrompt`."""
 
     id: str
     ids: tuple[int, ...]
     turn: int = 1
-    first_id: str | None = None
 
 
 Workload = Mapping[str, Sequence[Prompt]]
@@ -115,10 +114,7 @@ def load_workload(config: BenchConfig, features_dir: AnyPath | None, target: Tar
 def tokenize_prompts(prompts: Chats, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Prompt]]:
     """Renders prompts with the chat template of the tokenizer. Raises InputError if it has no chat template."""
     return {
-        task: [
-            Prompt(one.id, tuple(render_prompt(one.messages, tokenizer, one.tools)), one.turn, one.first_id)
-            for one in some
-        ]
+        task: [Prompt(one.id, tuple(render_prompt(one.messages, tokenizer, one.tools)), one.turn) for one in some]
         for task, some in prompts.items()
     }
 
@@ -184,8 +180,8 @@ def _synthetic_prompt(num_words: int, seed: str, index: int) -> ChatPrompt:
 
 def _read_chats(path: str, limit: int | None) -> dict[str, list[ChatPrompt]]:
     chats: dict[str, list[ChatPrompt]] = {}
-    parsed = ((record, parse_record(record.value, keep_answers=True)) for record in read_records(SourceConfig(path)))
-    for record, found in islice((pair for pair in parsed if isinstance(pair[1], ParsedRecord)), limit):
+    pairs = ((record, parse_record(record.value, keep_answers=True)) for record in read_records(SourceConfig(path)))
+    for record, found in islice(((one, parsed) for one, parsed in pairs if isinstance(parsed, ParsedRecord)), limit):
         # The target writes an answer that is empty in the file.
         messages = tuple(m for m in found.messages if m.role != "assistant" or m.content or m.tool_calls)
         chats.setdefault(_task(record), []).append(ChatPrompt(record.id, messages, _tools(record.value)))
@@ -216,9 +212,8 @@ def _held_out_prompts(config: BenchConfig, features_dir: AnyPath, target: Target
         row = features.manifest.rows[index]
         counts[row.task] += 1
         if counts[row.task] <= config.prompts_per_task:
-            for turn, answer in enumerate(find_answers(0, ids_T, loss_mask_T)[: config.turns], 1):
-                later = (f"{row.id}/{turn}", row.id) if turn > 1 else (row.id, None)
-                prompt = Prompt(later[0], tuple(ids_T[: answer.start].tolist()), turn, later[1])
+            for turn, answer in find_turns(row.id, ids_T, loss_mask_T)[: config.turns]:
+                prompt = Prompt(prompt_id(row.id, turn), tuple(ids_T[: answer.start].tolist()), turn)
                 prompts.setdefault(row.task, []).append(prompt)
     if not prompts:
         raise InputError("The features hold no held-out prompt to measure with", "Raise capture.held_out")

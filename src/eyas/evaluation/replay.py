@@ -74,6 +74,18 @@ def find_answers(text: int, ids_T: Tensor, loss_mask_T: Tensor) -> list[AnswerSp
     return [AnswerSpan(text, ids_T, start, end) for start, end in spans if start > 0]
 
 
+def find_turns(row: str, ids_T: Tensor, loss_mask_T: Tensor) -> list[tuple[int, AnswerSpan]]:
+    """Returns the answers of a text with their numbers in the conversation, from 1.
+
+    Args:
+        row: The id of the row. If a row has only one answer of a conversation, it ends with "#" and the answer's index.
+        ids_T: The token ids of the text.
+        loss_mask_T: True for generated tokens.
+    """
+    index = row.rpartition("#")[2] if "#" in row else ""
+    return list(enumerate(find_answers(0, ids_T, loss_mask_T), 1 + int(index) if index.isdecimal() else 1))
+
+
 def replay_answers(
     answers: Sequence[AnswerSpan], drafter: ReplayDrafter, counts_SDN2: Tensor | None = None
 ) -> list[RequestRounds]:

@@ -118,7 +118,7 @@ def test_answers_are_kept_where_they_are_wanted():
         {"role": "assistant", "content": "b"},
     ]
     call = Message("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),))
-    result = TemplateMessage("tool", "r", extra_fields={"tool_call_id": "1"})
+    result = TemplateMessage("tool", "r", extra_fields={"tool_call_id": "1"})  # pyright: ignore[reportArgumentType]
     kept = (*user("a"), call, result, Message("assistant", "b"))
     assert parse_record({"messages": messages}, keep_answers=True) == ParsedRecord("messages", kept, 2)
     assert parse_record({"messages": messages}) == RejectedRecord("tool_turns", "messages")

@@ -136,7 +136,7 @@ class ServerBenchmark:
         for arm, of_arm in results.items():
             for prompt, repeated in zip(self._pool, of_arm, strict=True):
                 for sample in (sample for block in repeated for sample in block.succeeded):
-                    self.slices.add_sample(arm, prompt.first_id or prompt.id, prompt.turn, sample)
+                    self.slices.add_sample(arm, prompt, sample)
         metrics: dict[str, dict[str, Any]] = {}
         for task in dict.fromkeys(self._tasks):
             indices = [index for index, name in enumerate(self._tasks) if name == task]
