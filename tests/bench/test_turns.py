@@ -66,6 +66,13 @@ def test_an_answer_before_the_first_question_is_dropped() -> None:
     assert [texts(one) for one in ask_turns(chat, 9, never)] == [["s", "a"]]
 
 
+def test_an_answer_of_two_messages_is_one_turn_of_the_id() -> None:
+    chat = ChatPrompt("c", (user("a"), answer("x"), answer("y"), user("b")))
+    second = list(ask_turns(chat, 9, never))[1]
+    assert texts(second) == ["a", "x", "y", "b"]
+    assert conversation_id(second.id, second.turn) == "c"
+
+
 def test_answers_and_results_of_the_file_stay() -> None:
     result = TemplateMessage("tool", "a bird", extra_fields={"tool_call_id": "call1"})  # pyright: ignore[reportArgumentType]
     call = Message("assistant", "")

@@ -62,14 +62,13 @@ def conversation_id(prompt: str, turn: int) -> str:
 def ask_turns(chat: ChatPrompt, turns: int, ask: Ask) -> Iterator[ChatPrompt]:
     """Yields the prompts of the first `turns` answers of a conversation. It ends after a prompt without an answer."""
     prompt = replace(chat, messages=())
-    for turn, piece in enumerate(_split_turns(chat.messages)[:turns], 1):
-        answer = None if turn == 1 or piece[0].role == "assistant" else ask(prompt)
-        if answer is not None:
+    for piece in _split_turns(chat.messages)[:turns]:
+        if prompt.messages and piece[0].role != "assistant":
+            if (answer := ask(prompt)) is None:
+                return
             prompt = replace(prompt, messages=(*prompt.messages, answer))
-        elif turn > 1 and piece[0].role != "assistant":
-            return
-        prompt = replace(prompt, id=prompt_id(chat.id, turn), messages=(*prompt.messages, *piece))
-        yield prompt
+        prompt = replace(prompt, messages=(*prompt.messages, *piece))
+        yield replace(prompt, id=prompt_id(chat.id, prompt.turn))
 
 
 def _split_turns(messages: Sequence[Message]) -> list[list[Message]]:

@@ -64,7 +64,7 @@ def load_prompts(config: LoadConfig, limit: int | None, ask: Ask, per_task: int 
     """
     indices, words, source = range(limit or DEFAULT_LIMIT), config.synthetic_words, config.prompts or BUILTIN
     if source == BUILTIN:
-        return {family: [_builtin_prompt(family, index) for index in indices] for family in FAMILIES}
+        return _builtin_prompts(indices)
     if source == SYNTHETIC:
         return {f"{words} words": [_synthetic_prompt(words, f"{config.seed} {index}", index) for index in indices]}
     if source == BUILTIN_TURNS:
@@ -80,8 +80,7 @@ def load_prompts(config: LoadConfig, limit: int | None, ask: Ask, per_task: int 
 
 def load_eval_prompts(tokenizer: PreTrainedTokenizerBase, per_family: int) -> dict[str, list[Prompt]]:
     """Returns the first prompts of each family of builtin:eval. Raises InputError without a chat template."""
-    prompts = {family: [_builtin_prompt(family, index) for index in range(per_family)] for family in FAMILIES}
-    return tokenize_prompts(prompts, tokenizer)
+    return tokenize_prompts(_builtin_prompts(range(per_family)), tokenizer)
 
 
 def load_workload(config: BenchConfig, features_dir: AnyPath | None, target: Target) -> tuple[Workload, int]:
@@ -160,9 +159,12 @@ def run_paired(
     return results
 
 
-def _builtin_prompt(family: str, index: int) -> ChatPrompt:
-    drawn = example(family, "eval", index)
-    return ChatPrompt(drawn.id, tuple(parse_messages(drawn.prompt, drawn.id)))
+def _builtin_prompts(indices: Sequence[int]) -> Chats:
+    def load(family: str, index: int) -> ChatPrompt:
+        drawn = example(family, "eval", index)
+        return ChatPrompt(drawn.id, parse_messages(drawn.prompt, drawn.id))
+
+    return {family: [load(family, index) for index in indices] for family in FAMILIES}
 
 
 def _synthetic_prompt(num_words: int, seed: str, index: int) -> ChatPrompt:
