@@ -45,6 +45,7 @@ def test_by_hand(tool_format: ToolFormat) -> None:
     }
     turn = found["turn"]["1"]
     assert (turn["conversations"], turn["tokens"], turn["acceptance_length"]) == (2, 24, 2.0)
+    assert list(turn["output_tps"]) == ["baseline", "speculative"]
     assert turn["output_tps"] == pytest.approx({"baseline": 2.5, "speculative": 12 / 3.0})
     assert turn["speedup"] == pytest.approx(1.6)
     assert turn["ci95"] == [2.0, 2.0]  # both conversations are alike

@@ -72,7 +72,7 @@ class Slices:
         for (axis, label), table in sorted(self._sums.items(), key=lambda entry: _order(entry[0][1])):
             # A slice that only one arm reached says nothing about the other.
             if complete := [one for one in table.values() if one.keys() == arms]:
-                sums = {arm: np.array([one[arm] for one in complete]) for arm in arms}
+                sums = {arm: np.array([one[arm] for one in complete]) for arm in sorted(arms)}
                 found[axis][label] = _figures(sums, seed)
                 if axis == "context" and bytes_per_token is not None:
                     last = int(label.removeprefix("<="))
