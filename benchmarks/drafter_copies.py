@@ -30,7 +30,8 @@ from torch import Tensor
 
 from eyas.bench.engine_load import build_auto_engine, build_fixed_arm_engine
 from eyas.bench.engine_request_loops import run_closed_loop
-from eyas.bench.workload import ChatPrompt, Prompt, tokenize_prompts
+from eyas.bench.turns import ChatPrompt
+from eyas.bench.workload import Prompt, tokenize_prompts
 from eyas.chat.conversation import Message
 from eyas.data.select.quality import is_looping_answer
 from eyas.drafters.head_spec import HeadSpec

@@ -11,8 +11,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from eyas.base.errors import InputError
-from eyas.chat.conversation import Message
-from eyas.chat.render import TemplateMessage, render_text, turn_suffix
+from eyas.chat.conversation import Message, TemplateMessage
+from eyas.chat.render import render_text, turn_suffix
 from eyas.chat.tool_format import ToolFamily, ToolFormat, load_families, new_call_id
 from eyas.chat.tool_parser import ParsedText, ToolCallParser
 from eyas.model.target_dir import EMBEDDED, resolve_target

@@ -30,6 +30,16 @@ POINT = {
     "speedup_tps_ci95": SPAN,
     "blocks": COUNT,
 }
+RATES = {"baseline": NUMBER, "speculative": NUMBER}
+SLICE = {
+    "conversations": COUNT,
+    "tokens": COUNT,
+    "output_tps": RATES,
+    "acceptance_length": NUMBER,
+    "ci95": SPAN,
+    "speedup": NUMBER,
+    "speedup_ci95": SPAN,
+}
 
 
 def check_results(found: dict[str, Any], tasks: list[str], references: bool) -> None:
@@ -61,6 +71,10 @@ def check_results(found: dict[str, Any], tasks: list[str], references: bool) -> 
         "ramp": [POINT],
         "rounds": {"draft_ms": NUMBER, "verify_ms": NUMBER, "extend_ms": NUMBER, "other_ms": NUMBER},
         "looping": None if found["looping"] is None else TASK,
+        "slices": {
+            axis: {label: SLICE | ({"kv_bytes": RATES} if axis == "context" else {}) for label in found["slices"][axis]}
+            for axis in ("turn", "context", "phase")
+        },
         "calibration": {source: {"ece": NUMBER, "bias": NUMBER} for source in found["calibration"]},
         "command": TEXT,
         "versions": dict.fromkeys(found["versions"], TEXT),

@@ -266,6 +266,21 @@ def test_acceptance_by_mode_and_phase() -> None:
     assert "by mode and phase" not in render_report(sample_results(), sample_acceptance())
 
 
+def test_acceptance_by_slice() -> None:
+    rates = {"baseline": 81.0, "speculative": 203.0}
+    entry = {"conversations": 12, "tokens": 3456, "output_tps": rates, "acceptance_length": 2.345, "ci95": [2.2, 2.5]}
+    slices = {
+        "turn": {"1": entry | {"speedup": 2.51}, "6+": entry | {"acceptance_length": 1.987}},
+        "context": {"<=512": entry | {"kv_bytes": {"baseline": 1234567, "speculative": 2345678}}},
+        "phase": {"tool_call": entry},
+    }
+    html = render_report(sample_results() | {"slices": slices}, sample_acceptance())
+    chart = html[html.index("Acceptance length, by turn, context and phase") :]
+    for text in ("turn 6+", "1.99", "context &lt;=512", "1,234,567", "phase tool call", "2.51", "3,456", "203"):
+        assert text in chart
+    assert "by turn, context" not in render_report(sample_results(), sample_acceptance())
+
+
 def test_nothing_measured() -> None:
     read = page({"schema": 1, "tasks": {}, "concurrency": []}, {"schema": 1, "tasks": {}})
     assert read.one("h1")["text"] == "Speed was not measured; answers not compared"

@@ -1,11 +1,13 @@
 """The family of a target, found from what its chat template makes of an example."""
 
+import json
+
 import pytest
 from tests.tiny import EMBEDDED_TEMPLATE, tiny_tokenizer
 from transformers import AutoTokenizer
 
-from eyas.chat.conversation import Message, parse_messages
-from eyas.chat.render import TemplateMessage, render_text
+from eyas.chat.conversation import Message, TemplateMessage, parse_messages
+from eyas.chat.render import render_text
 from eyas.chat.tool_format import ToolFormat, new_call_id
 from eyas.evalsets import FAMILIES, example
 from eyas.model.target_dir import EMBEDDED, resolve_target
@@ -97,6 +99,21 @@ def test_the_tokenizers_own_response_template_is_used():
     parsed = parser.feed(text) + parser.finish()
     assert (parsed.reasoning, parsed.content) == ("Hm.", "Look:")
     assert [(call.name, call.arguments) for call in parsed.calls] == [("f", "{}")]
+
+
+def test_an_answer_becomes_a_message():
+    """It renders to the text that it was read from, so the next prompt goes on where the answer ended."""
+    tokenizer = tiny_tokenizer(HERMES)
+    found = ToolFormat(tokenizer)
+    prompt = render_text([Message("user", "Hi")], tokenizer, True)
+    text = 'Look: <tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    message, phases = found.read_answer(tokenizer.encode(prompt), tokenizer.encode(text))
+    assert (message.role, message.content.strip()) == ("assistant", "Look:")
+    assert [(call.name, json.loads(call.arguments)) for call in message.tool_calls] == [("f", {"a": 1})]
+    assert phases == found.phases(tokenizer.encode(prompt), tokenizer.encode(text))
+    rendered = render_text([Message("user", "Hi"), message], tokenizer, False)
+    assert '{"name": "f", "arguments": {"a": 1}}' in rendered.removeprefix(prompt)
+    assert message == found.read_answer(tokenizer.encode(prompt), tokenizer.encode(text))[0]
 
 
 def test_ids_of_calls():

@@ -11,6 +11,7 @@ from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import StageInputs, finish_stage
 from eyas.chat.conversation import MODE_TAG, Conversation, Message, Turn
 from eyas.evaluation.evaluate import EvalConfig, EvalInputs, TextRounds, acceptance_by_context, run
+from eyas.evaluation.replay import find_turns
 from eyas.features import capture
 from eyas.features.reader import Features
 from eyas.model.target import Target
@@ -119,6 +120,35 @@ def test_acceptance_by_mode_and_by_phase(
     assert sum(entry["rounds"] for entry in phases.values()) == found["all"]["rounds"]
     assert "by_phase" in found["modes"]["thinking"]
     assert "by_phase" not in found["modes"]["direct"]
+    assert "by_turn" not in found["all"]
+
+
+def test_acceptance_by_turn(target: Target, features: Path, head: Path, tmp_path: Path) -> None:
+    """The conversations have one to six answers."""
+    conversations = tmp_path / "conversations"
+    conversations.mkdir()
+    lines = []
+    for number in (1, 2, 6):
+        texts = [f"{letter}bc{letter}bc" for letter in "defghi"[:number]]
+        ids = [tuple(target.tokenizer.encode(text, add_special_tokens=False)) for text in texts]
+        messages = [part for text in texts for part in (Message("user", "go on"), Message("assistant", text))]
+        turns = tuple(Turn(some, (True,) * len(some), "stop") for some in ids)
+        lines.append(Conversation(f"c:{number}", "c", tuple(messages), {"task": "chat"}, turns=turns).to_line())
+    (conversations / "part-00000.jsonl").write_bytes(b"".join(lines))
+    finish_stage(conversations, StageInputs("respond", "turns", {}), 0.0)
+    capture.run(capture.CaptureConfig(held_out=1.0), conversations, target, tmp_path / "features", progress=False)
+    run(CONFIG, EvalInputs(head, tmp_path / "features", features), target, tmp_path / "eval", progress=False)
+    found = json.loads((tmp_path / "eval" / "acceptance.json").read_text())["all"]
+    turns = found["by_turn"]
+    assert {label: entry["prompts"] for label, entry in turns.items()} == {"1": 3, "2": 2, "3-5": 1, "6+": 1}
+    assert sum(entry["rounds"] for entry in turns.values()) == found["rounds"]
+
+
+def test_rows_of_one_answer_name_its_number() -> None:
+    ids_T, loss_mask_T = torch.arange(9), torch.tensor([0, 1, 1, 0, 0, 1, 1, 1, 0]).bool()
+    assert [(turn, one.start) for turn, one in find_turns("a", ids_T, loss_mask_T)] == [(1, 1), (2, 5)]
+    assert [(turn, one.start) for turn, one in find_turns("a#x", ids_T, loss_mask_T)] == [(1, 1), (2, 5)]
+    assert [turn for turn, _ in find_turns("a#4", ids_T[:4], loss_mask_T[:4])] == [5]
 
 
 def test_what_does_not_belong_together_is_refused(target: Target, features: Path, head: Path, tmp_path: Path) -> None:

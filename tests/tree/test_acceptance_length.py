@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from eyas.tree.acceptance_length import RequestRounds, acceptance_interval, acceptance_length, by_depth, summarize
+from eyas.tree.acceptance_length import (
+    RequestRounds,
+    acceptance_interval,
+    acceptance_length,
+    by_depth,
+    join_rounds,
+    summarize,
+    turn_label,
+)
 from eyas.tree.intervals import log_scale_interval, median_interval, percentiles, ratio_interval
 
 # Two prompts. The first: all of a chain of 2, then nothing, then 1 of 2, then cut by a stop token after 2.
@@ -29,6 +37,26 @@ def test_a_request_without_rounds_changes_nothing() -> None:
     assert acceptance_interval([*REQUESTS, silent], 3) == acceptance_interval(REQUESTS, 3)
     with pytest.raises(AssertionError, match="no round"):
         acceptance_length([silent])
+
+
+def test_joined_rounds_count_as_one_request() -> None:
+    joined = join_rounds(REQUESTS)
+    assert joined == RequestRounds((3, 1, 2, 2, 1), (2, 1, 2, 1, 0))
+    interval = summarize([joined]).ci95
+    assert interval.low == interval.high == acceptance_length(REQUESTS)
+
+
+def test_turns_are_counted_in_four_classes() -> None:
+    assert [turn_label(turn) for turn in range(1, 8)] == ["1", "2", "3-5", "3-5", "3-5", "6+", "6+"]
+
+
+def test_an_interval_of_a_ratio_of_ratios() -> None:
+    """Items of both ratios are drawn together, so a factor that all items share has no width."""
+    ones, twos = np.array([1.0, 3.0, 8.0, 2.0]), np.array([5.0, 1.0, 4.0, 7.0])
+    found = ratio_interval(3 * ones, twos, 0, (ones, twos))
+    assert (found.low, found.high) == pytest.approx((3, 3))
+    plain = ratio_interval(ones, twos, 0)
+    assert ratio_interval(ones, twos, 0, (np.ones(4), np.ones(4))) == plain
 
 
 def test_conditional_acceptance_recovers_the_rates_of_a_simulation() -> None:

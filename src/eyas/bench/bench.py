@@ -21,7 +21,7 @@ from eyas.bench.lossless_check import References, compare_with_references, gener
 from eyas.bench.report import write_results
 from eyas.bench.results import RESULTS_FILE, assemble_results, redact_location
 from eyas.bench.single_stream import measure_draft_baselines, measure_tasks
-from eyas.bench.workload import BUILTIN, SYNTHETIC, Workload, interleave_tasks, load_eval_prompts, load_workload
+from eyas.bench.workload import BUILTIN, MADE_PROMPTS, Workload, interleave_tasks, load_eval_prompts, load_workload
 from eyas.data.sources.source import HUB
 from eyas.drafters.head_spec import HeadSpec
 from eyas.drafters.heads import draft_with
@@ -203,7 +203,7 @@ def _prompts_digest(config: BenchConfig) -> dict[str, str]:
     Raises InputError if the file is missing.
     """
     source = config.prompts
-    if source in (None, BUILTIN, SYNTHETIC) or source.startswith(HUB):
+    if source in (None, *MADE_PROMPTS) or source.startswith(HUB):
         return {}
     return {"prompts_digest": provenance.digest_file(StoragePath(source) if "://" in source else Path(source))}
 

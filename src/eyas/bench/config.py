@@ -13,7 +13,6 @@ from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape, chain_shape
 
 HEADLESS_ARM = re.compile(r"(copies|lookup[1-9]|model([1-9]))")  # an arm that drafts chains without the head
-SYNTHETIC_WORDS = 256
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,10 @@ class LoadConfig:
     """The keys that `bench.*` and `client.*` have in common.
 
     Attributes:
-        prompts: The prompts: a file of any form that `prompts.source` accepts, "builtin:eval" (eyas's evaluation set)
-            or "synthetic" (random words).
+        prompts: The prompts: a file of any form that `prompts.source` accepts, "builtin:eval" (eyas's evaluation set),
+            "builtin:turns" (long texts, edits and loops of tool calls) or "synthetic" (random words).
+        turns: The most answers of each conversation that are asked. Prompts of later answers contain the earlier ones:
+            those of the file, or else the target's own. builtin:eval and synthetic ask one answer.
         synthetic_words: The number of words of a synthetic prompt.
         max_tokens: The maximum number of tokens of an answer.
         repeats: The number of runs over the prompts at one stream, whose median is reported, and the number of blocks
@@ -53,7 +54,8 @@ class LoadConfig:
     """
 
     prompts: str | None = None
-    synthetic_words: PositiveInt = SYNTHETIC_WORDS
+    turns: PositiveInt = 1
+    synthetic_words: PositiveInt = 256
     max_tokens: Annotated[int, Field(ge=2)] = 128  # an answer of one token has no TPOT
     repeats: PositiveInt = 3
     concurrency: tuple[PositiveInt, ...] = (1, 4, 8)
@@ -70,11 +72,12 @@ class BenchConfig(LoadConfig):
     """The recipe keys `bench.*`. The target is measured in the dtype of `target.dtype`.
 
     Attributes:
-        prompts: The prompts: a file of any form that `prompts.source` accepts, "builtin:eval" (eyas's evaluation set)
-            or "synthetic" (random words); by default the prompts that were held out from training.
+        prompts: The prompts: a file of any form that `prompts.source` accepts, "builtin:eval" (eyas's evaluation set),
+            "builtin:turns" (long texts, edits and loops of tool calls) or "synthetic" (random words); by default the
+            prompts that were held out from training.
         rates: The request rates per second of the open loop (Poisson), one point each. The engine runs at most the
             largest number of `bench.concurrency` at once, or 8 if that list is empty; further requests wait.
-        prompts_per_task: The number of prompts of each task that are measured one at a time.
+        prompts_per_task: The number of conversations of each task that are measured, one prompt at a time.
         arms: Further arms that are measured under load: a fixed chain or tree of the head (chain3, tree16, ...), copies
             of earlier text without a head (copies; lookup3 is an old name), or a small model (model3). The number is
             that of draft tokens in a chain, or of nodes in a tree.
@@ -123,8 +126,8 @@ class ClientConfig(LoadConfig):
     """The keys `client.*` of `eyas bench --url`.
 
     Attributes:
-        limit: The number of prompts that are used from a file, or from each prompt family of builtin:eval; by default
-            all prompts of a file, and 12 of each family.
+        limit: The number of conversations that are used from a file, or from each builtin family; by default all of a
+            file, and 12 of each family.
         ignore_eos: Lets answers continue to max_tokens, so that their lengths do not depend on the text.
         model: The name of the model on the server; by default the model that the server lists, if it lists only one.
         stream: Reads answers as streams; false measures only end-to-end times, for a server that cannot stream.

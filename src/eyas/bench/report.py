@@ -50,6 +50,7 @@ def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) ->
     charts = (
         report_charts.tpot_by_task(tasks),
         report_charts.acceptance_by_task(tasks),
+        report_charts.acceptance_by_slice(results.get("slices") or {}),
         report_charts.acceptance_by_mode_and_phase(acceptance),
         report_charts.acceptance_by_depth(evaluated),
         report_charts.round_time(results.get("rounds") or {}),

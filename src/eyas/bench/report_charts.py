@@ -17,6 +17,7 @@ from eyas.bench.results import lookup, read_number
 
 TABLES = load_toml(Path(__file__).with_name("charts.toml"))
 HEAD_ACCEPTANCE = Column("head", [("acceptance_length",)], interval=("ci95",), fill="solid")
+SPEEDUP = Column("speed-up", [("speedup",)], "{:.2f}×", ("speedup_ci95",))
 NO_DRAFTING = (1.0, "1 = no drafting")
 
 
@@ -57,16 +58,10 @@ def tpot_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
     columns = [Column(name, [("tpot_ms", key)], "{:.2f} ms", fill=_fill(name)) for key, name in arms.items()]
     rows = [Row(name, task) for name, task in tasks.items()]
     rows = [row for row in rows if columns and all(column.value(row) is not None for column in columns)]
-    speedup = Column("speed-up", [("speedup",)], "{:.2f}×")
     sentence = "Milliseconds per output token at one stream; shorter is better."
     sentence += " The speed-up is on the right." if len(arms) > 1 else ""
-
-    def describe_speedup(row: Row) -> str:
-        value = speedup.value(row)
-        return "" if value is None else speedup.text(value) + (", slower" if value < 1 else "")
-
-    table = Table.build("Time per output token, by task", sentence, "Task", [*columns, speedup], rows)
-    return _bar_chart("tpot", table, describe_speedup)
+    table = Table.build("Time per output token, by task", sentence, "Task", [*columns, SPEEDUP], rows)
+    return _bar_chart("tpot", table, _describe_speedup)
 
 
 def acceptance_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
@@ -81,6 +76,26 @@ def acceptance_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
     sentence = "Accepted tokens per target forward, the bonus token included; longer is better."
     table = Table.build("Acceptance length, by task", sentence, "Task", columns, rows)
     return _bar_chart("acceptance", table, mark=NO_DRAFTING)
+
+
+def acceptance_by_slice(slices: Mapping[str, Mapping[str, Entry]]) -> Chart | None:
+    """Draws `slices` of results.json: the acceptance length and the speed by turn, context and phase."""
+    entries = {f"{axis} {name}".replace("_", " "): one for axis, some in slices.items() for name, one in some.items()}
+    keys = {"tokens/s": "output_tps", "bytes of keys and values": "kv_bytes"}
+    times = [
+        Column(f"{title}, {name}", [(key, arm)], "{:,.0f}")
+        for title, key in keys.items()
+        for arm, name in report_tables.task_arms(entries, key).items()
+    ]
+    counts = [Column(key, [(key,)], "{:,}") for key in ("conversations", "tokens")]
+    table = Table.build(
+        "Acceptance length, by turn, context and phase",
+        "As by task, over all rounds at one stream. The speed-up is on the right. Intervals are over conversations.",
+        "Slice",
+        [HEAD_ACCEPTANCE, SPEEDUP, *times, *counts],
+        [Row(*entry) for entry in entries.items()],
+    )
+    return _bar_chart("slices", table, _describe_speedup, NO_DRAFTING)
 
 
 def acceptance_by_mode_and_phase(acceptance: Mapping[str, Any]) -> Chart | None:
@@ -159,6 +174,11 @@ def training_charts(curve: Points) -> Iterator[Chart]:
             ticks = [(share * last_x, f"{share * last_x:,.0f}") for share in (0, 0.5, 1)]
             drawing = draw_lines([Line("solid", f"{last_y:.2f}", points)], ticks, "updates", 60)
             yield Chart(f"training-{key}", Table(**texts, corner="Update", columns=[column], rows=known), drawing)
+
+
+def _describe_speedup(row: Row) -> str:
+    value = SPEEDUP.value(row)
+    return "" if value is None else SPEEDUP.text(value) + (", slower" if value < 1 else "")
 
 
 def _draw_load(ident: str, table: Table, x_name: str) -> Drawing:

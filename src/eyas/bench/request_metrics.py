@@ -52,9 +52,10 @@ class RequestSample:
         chunk_times_s: The arrival time of each chunk of text; empty without streaming.
         prompt_tokens: The number of prompt tokens that the server reports; None if it reports none.
         output_tokens: The number of output tokens that the server reports; None if it reports none.
-        text: The answer.
+        text: The answer: thoughts, content, and the names and arguments of tool calls.
         spec_decode: The counts of speculative decoding that the answer reports; None if it reports none.
         error: The reason why the request failed; None if it succeeded.
+        content: The content of the answer, a part of `text`.
     """
 
     id: str
@@ -66,6 +67,7 @@ class RequestSample:
     text: str = ""
     spec_decode: SpecDecodeStats | None = None
     error: str | None = None
+    content: str = ""
 
     @property
     def e2e_s(self) -> float:

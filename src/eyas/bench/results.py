@@ -55,6 +55,7 @@ def assemble_results(
         "rounds": stream.rounds,
         "looping": stream.looping,
         "calibration": stream.calibration,
+        "slices": stream.slices,
         "command": describe_command(command) if command else "",
         "versions": package_versions(),
     }

@@ -17,7 +17,10 @@ import torch
 from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, compare_prompts
+from eyas.bench.slices import Slices
+from eyas.bench.turns import conversation_id
 from eyas.bench.workload import Prompt, Workload, interleave_tasks, run_paired
+from eyas.chat.tool_format import ToolFormat
 from eyas.data.select.quality import is_looping_answer
 from eyas.drafters.head_spec import HeadSpec
 from eyas.engine.counters import EngineCounters
@@ -29,7 +32,7 @@ from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptL
 from eyas.evaluation.replay import AnswerSpan, replay_answers
 from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
-from eyas.tree.acceptance_length import AcceptanceStats, summarize
+from eyas.tree.acceptance_length import AcceptanceStats, RequestRounds, join_rounds, summarize
 
 WARM_UP_TOKENS = 16
 
@@ -72,6 +75,7 @@ class SingleStreamResults:
         looping: The key `looping` of results.json: metrics of answers that repeat themselves; None if there are none.
         pairs: Task -> all answers.
         calibration: The key `calibration` of results.json: the errors of the probabilities of draft tokens, by source.
+        slices: The key `slices` of results.json: figures by turn, context and phase.
     """
 
     tasks: dict[str, dict[str, Any]]
@@ -79,6 +83,7 @@ class SingleStreamResults:
     looping: dict[str, Any] | None
     pairs: PairsByTask
     calibration: dict[str, dict[str, float]] = field(default_factory=dict)
+    slices: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
 
 
 def measure_tasks(
@@ -107,7 +112,14 @@ def measure_tasks(
         pairs[task].append(_pair_answers(prompt, baseline, speculative))
     scale = engines[SPECULATIVE].runner.drafters[0].node_scale
     errors = {} if scale is None else {source: asdict(error) for source, error in scale.errors().items()}
-    return replace(_build_results(target, pairs, engines[SPECULATIVE].counters, config.seed), calibration=errors)
+    results = _build_results(target, pairs, engines[SPECULATIVE].counters, config.seed)
+    found = Slices(ToolFormat(target.tokenizer))
+    for arm, of_arm in answers.items():
+        for (_, prompt), outputs, baseline in zip(units, of_arm, answers[BASELINE], strict=True):
+            if not is_looping_answer(baseline[0].token_ids):
+                found.add_outputs(arm, prompt, outputs)
+    slices = found.metrics(config.seed, {arm: engine.bytes_per_token for arm, engine in engines.items()})
+    return replace(results, calibration=errors, slices=slices)
 
 
 def generate_one(engine: Engine, prompt: Prompt, max_tokens: int) -> RequestOutput:
@@ -191,7 +203,11 @@ def _task_metrics(pairs: Sequence[PairedAnswers], seed: int) -> dict[str, Any]:
         BASELINE: [pair.baseline_tpot_ms for pair in pairs],
         SPECULATIVE: [pair.speculative_tpot_ms for pair in pairs],
     }
-    stats = summarize([pair.speculative.rounds for pair in pairs], seed)
+    by_conversation: dict[str, list[RequestRounds]] = {}
+    for pair in pairs:
+        conversation = conversation_id(pair.prompt.id, pair.prompt.turn)
+        by_conversation.setdefault(conversation, []).append(pair.speculative.rounds)
+    stats = summarize([join_rounds(some) for some in by_conversation.values()], seed)
     return {
         "prompts": len(pairs),
         **_acceptance(stats),

@@ -1,30 +1,35 @@
 """Loads the prompts of a measurement by task, renders them to token ids, and runs them in all arms in rotated order.
 
-A prompt is the first user message of a conversation, with the system message if there is one. Later turns are not used,
-because they answer another model.
+With `turns=1` a prompt is the first user message of a conversation, with the system message if there is one. With more
+turns, further prompts contain the answers before them (turns.py).
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from functools import partial
+from itertools import islice, zip_longest
 from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
 from eyas.base.storage import AnyPath
-from eyas.bench.config import SYNTHETIC_WORDS, BenchConfig
+from eyas.bench.config import BenchConfig, LoadConfig
+from eyas.bench.turns import Ask, ChatPrompt, Chats, ask_target, ask_turns, prompt_id
 from eyas.chat.conversation import Message, parse_messages
 from eyas.chat.render import render_prompt
-from eyas.data.sources.record_formats import ParsedRecord, parse_record
+from eyas.data.sources.record_formats import REQUEST_KEYS, ParsedRecord, parse_record
 from eyas.data.sources.source import Record, SourceConfig, read_records
-from eyas.evalsets import FAMILIES, example
+from eyas.evalsets import FAMILIES, TURNS, example
+from eyas.evaluation.replay import find_turns
 from eyas.features.reader import Features
 from eyas.model.target import Target
 
-BUILTIN, SYNTHETIC = "builtin:eval", "synthetic"
-DEFAULT_LIMIT = 12  # prompts of each family of builtin:eval
+BUILTIN, BUILTIN_TURNS, SYNTHETIC = "builtin:eval", "builtin:turns", "synthetic"
+MADE_PROMPTS = (BUILTIN, BUILTIN_TURNS, SYNTHETIC)  # not of a file
+DEFAULT_LIMIT = 12  # prompts of each builtin family
 TASK_KEYS = ("task", "category")  # keys that name a record's task, as in MT-bench and Spec-Bench
 
 Unit = TypeVar("Unit")
@@ -32,52 +37,50 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class ChatPrompt:
-    """A prompt as messages, for a server, which applies the chat template."""
-
-    id: str
-    messages: tuple[Message, ...]
-
-
-@dataclass(frozen=True)
 class Prompt:
-    """A prompt as token ids, the generation prompt included."""
+    """A prompt as token ids, the generation prompt included. `turn`: as in `ChatPrompt`."""
 
     id: str
     ids: tuple[int, ...]
+    turn: int = 1
 
 
-Chats = Mapping[str, Sequence[ChatPrompt]]
-"""The prompts of each task, as messages."""
 Workload = Mapping[str, Sequence[Prompt]]
 """The prompts of each task, as token ids."""
 
 
-def load_prompts(source: str, limit: int | None, synthetic_words: int = SYNTHETIC_WORDS, seed: int = 0) -> Chats:
+def load_prompts(config: LoadConfig, limit: int | None, ask: Ask, per_task: int | None = None) -> Chats:
     """Returns prompts by task.
 
     Args:
-        source: "builtin:eval", "synthetic", or a file that `prompts.source` accepts.
-        limit: The most prompts of a file, or of each family of builtin:eval. None: all prompts of a file, DEFAULT_LIMIT
-            of each family.
-        synthetic_words: The number of words of a synthetic prompt.
-        seed: The seed of synthetic prompts.
+        config: The prompts and the number of turns.
+        limit: The most conversations of a file, or of each builtin family. None: all conversations of a file,
+            DEFAULT_LIMIT of each family.
+        ask: Answers the prompts before later turns.
+        per_task: The most conversations of each task of a file; None for all.
 
     Raises:
         InputError: The file is missing or damaged, or holds no prompt.
     """
-    indices = range(limit or DEFAULT_LIMIT)
+    indices, words, source = range(limit or DEFAULT_LIMIT), config.synthetic_words, config.prompts or BUILTIN
     if source == BUILTIN:
-        return {family: [_builtin_prompt(family, index) for index in indices] for family in FAMILIES}
+        return _builtin_prompts(indices)
     if source == SYNTHETIC:
-        prompts = [_synthetic_prompt(synthetic_words, f"{seed} {index}", index) for index in indices]
-        return {f"{synthetic_words} words": prompts}
-    return _load_file(source, limit)
+        return {f"{words} words": [_synthetic_prompt(words, f"{config.seed} {index}", index) for index in indices]}
+    if source == BUILTIN_TURNS:
+        source, limit, per_task = str(TURNS), None, limit or DEFAULT_LIMIT
+    chats = _read_chats(source, limit)
+    if not chats:
+        raise InputError(f"{source} contains no prompts in a form that `eyas prompts` accepts", "Use another file")
+    return {
+        task: [prompt for chat in some[:per_task] for prompt in ask_turns(chat, config.turns, ask)]
+        for task, some in chats.items()
+    }
 
 
 def load_eval_prompts(tokenizer: PreTrainedTokenizerBase, per_family: int) -> dict[str, list[Prompt]]:
     """Returns the first prompts of each family of builtin:eval. Raises InputError without a chat template."""
-    return tokenize_prompts(load_prompts(BUILTIN, per_family), tokenizer)
+    return tokenize_prompts(_builtin_prompts(range(per_family)), tokenizer)
 
 
 def load_workload(config: BenchConfig, features_dir: AnyPath | None, target: Target) -> tuple[Workload, int]:
@@ -91,10 +94,9 @@ def load_workload(config: BenchConfig, features_dir: AnyPath | None, target: Tar
     """
     if config.prompts is None:
         assert features_dir is not None, "without features, the prompts must be named"
-        return _held_out_prompts(config.prompts_per_task, features_dir, target), 0
-    limit = config.prompts_per_task if config.prompts in (BUILTIN, SYNTHETIC) else None  # a file is cut by task
-    loaded = load_prompts(config.prompts, limit, config.synthetic_words, config.seed)
-    chosen = {task: prompts[: config.prompts_per_task] for task, prompts in loaded.items()}
+        return _held_out_prompts(config, features_dir, target), 0
+    limit = config.prompts_per_task if config.prompts in MADE_PROMPTS else None  # a file is cut by task
+    chosen = load_prompts(config, limit, partial(ask_target, target, config.max_tokens), config.prompts_per_task)
     longest = target.info.max_positions - config.max_tokens
     workload, num_too_long = {}, 0
     for task, prompts in tokenize_prompts(chosen, target.tokenizer).items():
@@ -111,7 +113,7 @@ def load_workload(config: BenchConfig, features_dir: AnyPath | None, target: Tar
 def tokenize_prompts(prompts: Chats, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Prompt]]:
     """Renders prompts with the chat template of the tokenizer. Raises InputError if it has no chat template."""
     return {
-        task: [Prompt(prompt.id, tuple(render_prompt(prompt.messages, tokenizer))) for prompt in some]
+        task: [Prompt(one.id, tuple(render_prompt(one.messages, tokenizer, one.tools)), one.turn) for one in some]
         for task, some in prompts.items()
     }
 
@@ -157,9 +159,12 @@ def run_paired(
     return results
 
 
-def _builtin_prompt(family: str, index: int) -> ChatPrompt:
-    drawn = example(family, "eval", index)
-    return ChatPrompt(drawn.id, tuple(parse_messages(drawn.prompt, drawn.id)))
+def _builtin_prompts(indices: Sequence[int]) -> Chats:
+    def load(family: str, index: int) -> ChatPrompt:
+        drawn = example(family, "eval", index)
+        return ChatPrompt(drawn.id, parse_messages(drawn.prompt, drawn.id))
+
+    return {family: [load(family, index) for index in indices] for family in FAMILIES}
 
 
 def _synthetic_prompt(num_words: int, seed: str, index: int) -> ChatPrompt:
@@ -175,19 +180,21 @@ def _synthetic_prompt(num_words: int, seed: str, index: int) -> ChatPrompt:
     return ChatPrompt(f"synthetic-{index}", (Message("user", text),))
 
 
-def _load_file(path: str, limit: int | None) -> Chats:
-    prompts: dict[str, list[ChatPrompt]] = {}
-    count = 0
-    for record in read_records(SourceConfig(path)):
-        parsed = parse_record(record.value, keep_system=True)
-        if not isinstance(parsed, ParsedRecord) or (limit is not None and count >= limit):
-            continue
-        first = next(index for index, message in enumerate(parsed.messages) if message.role == "user")
-        prompts.setdefault(_task(record), []).append(ChatPrompt(record.id, tuple(parsed.messages[: first + 1])))
-        count += 1
-    if not prompts:
-        raise InputError(f"{path} contains no prompts in a form that `eyas prompts` accepts", "Use another file")
-    return prompts
+def _read_chats(path: str, limit: int | None) -> dict[str, list[ChatPrompt]]:
+    chats: dict[str, list[ChatPrompt]] = {}
+    pairs = ((record, parse_record(record.value, keep_answers=True)) for record in read_records(SourceConfig(path)))
+    for record, found in islice(((one, parsed) for one, parsed in pairs if isinstance(parsed, ParsedRecord)), limit):
+        # The target writes an answer that is empty in the file.
+        messages = tuple(m for m in found.messages if m.role != "assistant" or m.content or m.tool_calls)
+        chats.setdefault(_task(record), []).append(ChatPrompt(record.id, messages, _tools(record.value)))
+    return chats
+
+
+def _tools(value: Any) -> tuple[dict[str, Any], ...]:
+    """Returns the tools of a record, which may be a logged request."""
+    values = [value, *map(value.get, REQUEST_KEYS)] if isinstance(value, dict) else []
+    found = next((one["tools"] for one in values if isinstance(one, dict) and one.get("tools")), ())
+    return tuple(found) if isinstance(found, list | tuple) else ()
 
 
 def _task(record: Record) -> str:
@@ -196,17 +203,20 @@ def _task(record: Record) -> str:
     return next((label for label in labels if isinstance(label, str) and label), record.source)
 
 
-def _held_out_prompts(per_task: int, features_dir: AnyPath, target: Target) -> dict[str, list[Prompt]]:
+def _held_out_prompts(config: BenchConfig, features_dir: AnyPath, target: Target) -> dict[str, list[Prompt]]:
+    """Returns prompts by task. A prompt ends before the first token that the target generated in its turn."""
     features = Features(features_dir)
     features.check_target(target.digest)
     prompts: dict[str, list[Prompt]] = {}
+    counts = Counter[str]()
     indices = features.indices("held_out")
     for index, (ids_T, loss_mask_T) in zip(indices, features.texts(indices), strict=True):
         row = features.manifest.rows[index]
-        of_task = prompts.setdefault(row.task, [])
-        if len(of_task) < per_task:
-            # The prompt ends before the first generated token.
-            of_task.append(Prompt(row.id, tuple(ids_T[: int(loss_mask_T.int().argmax())].tolist())))
+        counts[row.task] += 1
+        if counts[row.task] <= config.prompts_per_task:
+            for turn, answer in find_turns(row.id, ids_T, loss_mask_T)[: config.turns]:
+                prompt = Prompt(prompt_id(row.id, turn), tuple(ids_T[: answer.start].tolist()), turn)
+                prompts.setdefault(row.task, []).append(prompt)
     if not prompts:
         raise InputError("The features hold no held-out prompt to measure with", "Raise capture.held_out")
     return prompts

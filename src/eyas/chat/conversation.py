@@ -70,6 +70,17 @@ class Message:
 
 
 @dataclass(frozen=True)
+class TemplateMessage(Message):
+    """A message with keys that only chat templates read: tool calls, tool results, a name."""
+
+    extra_fields: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the message as the template gets it."""
+        return {"role": self.role, "content": self.content, **self.extra_fields}
+
+
+@dataclass(frozen=True)
 class Turn:
     """The token ids of one answer.
 

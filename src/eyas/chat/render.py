@@ -10,7 +10,7 @@ how to write tool calls and how much of the reasoning of earlier answers to keep
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import signature
 from itertools import groupby
 from typing import Any
@@ -22,7 +22,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from eyas.base.errors import InputError
 from eyas.base.sequences import count_equal
 from eyas.base.terminal import GREEN, make_printable, mark
-from eyas.chat.conversation import Conversation, Message
+from eyas.chat.conversation import Conversation, Message, TemplateMessage
 
 FIX_TEMPLATE = "Correct the target's chat template"
 # Parameters of transformers' functions, one of which is the template itself.
@@ -46,17 +46,6 @@ class RenderedRow:
     ids: list[int]
     loss_mask: list[bool]
     turn: int | None
-
-
-@dataclass(frozen=True)
-class TemplateMessage(Message):
-    """A message with keys that only chat templates read: tool calls, tool results, a name."""
-
-    extra_fields: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the message as the template gets it."""
-        return {"role": self.role, "content": self.content, **self.extra_fields}
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from transformers import PreTrainedTokenizerBase
 
 from eyas.base.errors import InputError
 from eyas.base.sequences import count_equal
-from eyas.chat.conversation import Message
+from eyas.chat.conversation import Message, TemplateMessage, ToolCall
 from eyas.chat.detokenizer import TextStream
-from eyas.chat.render import TemplateMessage, render_text, turn_suffix
+from eyas.chat.render import render_text, turn_suffix
 from eyas.chat.tool_parser import CONTENT, TOOL_CALLS, ParsedCall, Phase, ToolCallParser, Tools
 
 FAMILIES = Path(__file__).parent / "tool_families.toml"
@@ -148,15 +148,23 @@ class ToolFormat:
         """Returns for each token of an answer whether it belongs to the thoughts, the content or a tool call."""
         if self.family is None and not self.reasons:
             return ["content"] * len(answer_ids)
+        return self.read_answer(prompt_ids, answer_ids)[1]
+
+    def read_answer(
+        self, prompt_ids: Sequence[int], answer_ids: Sequence[int], tools: Tools = ()
+    ) -> tuple[Message, list[Phase]]:
+        """Returns a whole answer as a message, and the phase of each of its tokens. tools: as in `parser`."""
         stream, ends = TextStream(self.tokenizer, (), self.marker_ids), []
         for token in answer_ids:
             stream.push(token)
             ends.append(len(stream.text))
         stream.finish()
-        parser = self.parser((), prompt_ids)
-        parser.feed(stream.text)
-        parser.finish()
-        return parser.phases(ends)
+        parser = self.parser(tools, prompt_ids)
+        parsed = parser.feed(stream.text) + parser.finish()
+        # Numbers as ids, so that equal answers give equal prompts.
+        calls = tuple(ToolCall(f"{i:09d}", call.name, call.arguments) for i, call in enumerate(parsed.calls))
+        message = Message("assistant", parsed.content, reasoning=parsed.reasoning or None, tool_calls=calls)
+        return message, parser.phases(ends)
 
     def answer_opener(self, prompt_ids: Sequence[int]) -> tuple[str, str]:
         """Returns what comes before the content of an answer, for a grammar.

@@ -121,6 +121,14 @@ class Engine:
         """The number of further requests that fit before `max_running` requests run or wait."""
         return self.max_running - len(self.scheduler.running) - len(self.scheduler.waiting)
 
+    @property
+    def bytes_per_token(self) -> int:
+        """The bytes of a token in the memory of the target and of the drafters: keys, values and captured features."""
+        pool = self.kv_cache.pool
+        tensors = [pool.kv, *(getattr(drafter, "kv", None) for drafter in self.runner.drafters)]
+        aux_bytes = 0 if pool.aux_ZL is None else pool.aux_ZL[0].nbytes
+        return aux_bytes + sum(kv[:, :, 0].nbytes for kv in tensors if kv is not None)
+
     def max_new_tokens(self, request: Request) -> int:
         """Returns the maximum number of output tokens of the request. Raises InputError if the request is not valid."""
         return max_new_tokens(request, self.max_context, self.target.info.vocab_size)

@@ -4,11 +4,15 @@
 The embedded target is trained on split `train`, `eyas quickstart` takes its prompts from `quickstart`, and `eyas bench`
 and the tests measure on `eval`. Passages are long in `eval` and mostly short elsewhere, to save time.
 No answer of `eval` occurs in the text of `train` (tools/make_embedded.py leaves such conversations out).
+
+TURNS is a file of conversations with several answers, which tools/make_turns.py writes with the same words: long texts,
+edits and loops of tool calls. `eyas bench` measures on them with the prompts "builtin:turns".
 """
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from eyas.evalsets.families.arithmetic import write_arithmetic
 from eyas.evalsets.families.chat import write_chat
@@ -17,6 +21,7 @@ from eyas.evalsets.families.documents import draw_size, write_extraction, write_
 from eyas.evalsets.families.translation import write_translation
 from eyas.evalsets.template_grammar import Messages
 
+TURNS = Path(__file__).with_name("turns.jsonl.gz")
 FAMILIES: dict[str, Callable[[random.Random], Messages]] = {
     "chat": write_chat,
     "code": write_code,

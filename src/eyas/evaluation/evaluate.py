@@ -23,7 +23,7 @@ from eyas.chat.tool_format import ToolFormat
 from eyas.chat.tool_parser import Phase
 from eyas.evaluation.head_drafter import build_head_drafter
 from eyas.evaluation.reference_drafters import NgramDrafter, NgramTable, PromptLookup
-from eyas.evaluation.replay import ReplayDrafter, TextRounds, find_answers, replay_heads, replay_rows, sample_held_out
+from eyas.evaluation.replay import ReplayDrafter, TextRounds, find_turns, replay_heads, replay_rows, sample_held_out
 from eyas.evaluation.resample import resample_answers
 from eyas.evaluation.vocab_report import measure_vocab_sizes
 from eyas.features.layout import Row
@@ -35,7 +35,7 @@ from eyas.model.devices import DTYPES
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.speculation.arms import default_arms, largest_arms
-from eyas.tree.acceptance_length import AcceptanceStats, RequestRounds, context_label, summarize
+from eyas.tree.acceptance_length import AcceptanceStats, RequestRounds, context_label, summarize, turn_label
 from eyas.tree.node_scale import NodeScale
 from eyas.tree.sampling import SamplingParams
 from eyas.tree.shape import TreeShape
@@ -194,9 +194,9 @@ def evaluate(
     with Progress(STAGE, len(indices), "texts", enabled=progress) as bar:
         for batch in features.batches(indices, config.batch_tokens):
             rows, infos = _read_rows(config, features, batch, target)
-            phases = [_find_phases(row, tool_format) for row in rows]
+            labels = [_find_labels(*pair, tool_format) for pair in zip(rows, infos, strict=True)]
             for name, build_drafter in drafters.items():
-                texts = map(_Replayed, infos, replay_rows(rows, build_drafter(rows)), phases)
+                texts = map(_Replayed, infos, replay_rows(rows, build_drafter(rows)), labels)
                 replayed[name] += [text for text in texts if text.rounds.rounds.accepted]
             for row, info in zip(rows, infos, strict=True):
                 if not info.looping:
@@ -225,19 +225,20 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Replayed:
-    """The rounds of one text with one drafter. phases: of each token of the text; a prompt is content."""
+    """The rounds of one text with one drafter. labels: the phase and the turn of each token of the text."""
 
     row: RowInfo
     rounds: TextRounds
-    phases: Sequence[Phase]
+    labels: Sequence[tuple[Phase, str]]
 
 
-def _find_phases(row: Row, tool_format: ToolFormat) -> list[Phase]:
-    phases: list[Phase] = ["content"] * len(row.ids_T)
+def _find_labels(row: Row, info: RowInfo, tool_format: ToolFormat) -> list[tuple[Phase, str]]:
+    labels: list[tuple[Phase, str]] = [("content", "1")] * len(row.ids_T)
     ids = row.ids_T.tolist()
-    for answer in find_answers(0, row.ids_T, row.loss_mask_T):
-        phases[answer.start : answer.end] = tool_format.phases(ids[: answer.start], ids[answer.start : answer.end])
-    return phases
+    for turn, answer in find_turns(info.id, row.ids_T, row.loss_mask_T):
+        phases = tool_format.phases(ids[: answer.start], ids[answer.start : answer.end])
+        labels[answer.start : answer.end] = [(phase, turn_label(turn)) for phase in phases]
+    return labels
 
 
 def _entries_by(key: Literal["task", "mode"], replayed: Sequence[_Replayed], seed: int) -> dict[str, dict[str, Any]]:
@@ -250,7 +251,10 @@ def _entries_by(key: Literal["task", "mode"], replayed: Sequence[_Replayed], see
 
 
 def _to_entry(texts: Sequence[_Replayed], seed: int) -> dict[str, Any]:
-    """Returns the entry of acceptance.json for one group of texts. It has `by_phase` if there are several phases."""
+    """Returns the entry of acceptance.json for one group of texts.
+
+    It has `by_phase` if there are several phases, and `by_turn` if there are several turns.
+    """
     stats = summarize([text.rounds.rounds for text in texts], seed)
     entry = {
         "prompts": stats.prompts,
@@ -259,9 +263,12 @@ def _to_entry(texts: Sequence[_Replayed], seed: int) -> dict[str, Any]:
         "accepted": stats.accepted,
         "by_context": acceptance_by_context([text.rounds for text in texts], seed),
     }
-    # A round drafts the tokens after its root.
-    by_phase = _lengths_by([text.rounds.split(lambda root, text=text: text.phases[root + 1]) for text in texts], seed)
-    return entry | ({"by_phase": by_phase} if len(by_phase) > 1 else {})
+    for index, key in enumerate(("by_phase", "by_turn")):
+        # A round drafts the tokens after its root.
+        parts = [text.rounds.split(lambda root, text=text, index=index: text.labels[root + 1][index]) for text in texts]
+        if len(lengths := _lengths_by(parts, seed)) > 1:
+            entry[key] = lengths
+    return entry
 
 
 def acceptance_by_context(texts: Sequence[TextRounds], seed: int) -> dict[str, dict[str, Any]]:

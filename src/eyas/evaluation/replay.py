@@ -29,7 +29,7 @@ from eyas.features.reader import Features
 from eyas.model.head import DraftHead
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab
-from eyas.tree.acceptance_length import RequestRounds
+from eyas.tree.acceptance_length import RequestRounds, join_rounds
 from eyas.tree.node_scale import count_graded
 from eyas.tree.shape import TreeShape
 from eyas.tree.tree import Tree
@@ -72,6 +72,18 @@ def find_answers(text: int, ids_T: Tensor, loss_mask_T: Tensor) -> list[AnswerSp
     edges = padded.diff().nonzero()[:, 0].tolist()
     spans = zip(edges[::2], edges[1::2], strict=True)
     return [AnswerSpan(text, ids_T, start, end) for start, end in spans if start > 0]
+
+
+def find_turns(row: str, ids_T: Tensor, loss_mask_T: Tensor) -> list[tuple[int, AnswerSpan]]:
+    """Returns the answers of a text with their numbers in the conversation, from 1.
+
+    Args:
+        row: The id of the row. If a row has only one answer of a conversation, it ends with "#" and the answer's index.
+        ids_T: The token ids of the text.
+        loss_mask_T: True for generated tokens.
+    """
+    index = row.rpartition("#")[2] if "#" in row else ""
+    return list(enumerate(find_answers(0, ids_T, loss_mask_T), 1 + int(index) if index.isdecimal() else 1))
 
 
 def replay_answers(
@@ -150,12 +162,8 @@ def replay_rows(rows: Sequence[Row], drafter: ReplayDrafter, counts_SDN2: Tensor
 
 def _join_turns(turns: Sequence[tuple[AnswerSpan, RequestRounds]]) -> TextRounds:
     """Joins the rounds of the answers of one text, in the order of the turns."""
-    accepted, offered, roots = [], [], []
-    for answer, rounds in turns:
-        roots += list(itertools.accumulate(rounds.accepted, initial=answer.start))[:-1]
-        accepted += rounds.accepted
-        offered += rounds.offered
-    return TextRounds(RequestRounds(tuple(accepted), tuple(offered)), tuple(roots))
+    begins = (list(itertools.accumulate(rounds.accepted, initial=answer.start))[:-1] for answer, rounds in turns)
+    return TextRounds(join_rounds(rounds for _, rounds in turns), tuple(itertools.chain.from_iterable(begins)))
 
 
 @torch.no_grad()

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any, cast
 
 from eyas.base.errors import EyasError
-from eyas.chat.conversation import Role
+from eyas.chat.conversation import Role, TemplateMessage
 from eyas.chat.infill import Infill
-from eyas.chat.render import RESERVED_VARIABLES, TemplateMessage, render_prompt
+from eyas.chat.render import RESERVED_VARIABLES, render_prompt
 from eyas.chat.tool_format import ToolFormat
 from eyas.chat.tool_grammar import write_answer_grammar, write_tool_grammar
 from eyas.engine.grammar import Grammar, GrammarVocab

@@ -71,6 +71,12 @@ class AcceptanceStats:
     by_depth: tuple[float, ...]
 
 
+def join_rounds(requests: Iterable[RequestRounds]) -> RequestRounds:
+    """Returns the rounds of several requests in order, as if they were one."""
+    pairs = [pair for request in requests for pair in zip(request.accepted, request.offered, strict=True)]
+    return RequestRounds(tuple(accepted for accepted, _ in pairs), tuple(offered for _, offered in pairs))
+
+
 def acceptance_length(requests: Iterable[RequestRounds]) -> float:
     """Returns the accepted tokens divided by the rounds. Requirement: the requests have at least one round."""
     accepted, rounds = _sums(requests)
@@ -125,6 +131,11 @@ def context_bucket(context: int, first: int) -> int:
 def context_label(position: int) -> str:
     """Returns the key of `by_context` in acceptance.json for a root at this position: "<=256", "<=512", "<=1024"."""
     return f"<={FIRST_CONTEXT << context_bucket(max(0, position - 1), FIRST_CONTEXT)}"
+
+
+def turn_label(turn: int) -> str:
+    """Returns "1", "2", "3-5" or "6+" for the number of an answer in its conversation, from 1."""
+    return str(turn) if turn <= 2 else "3-5" if turn <= 5 else "6+"
 
 
 def _sums(requests: Iterable[RequestRounds]) -> tuple[np.ndarray, np.ndarray]:

@@ -24,19 +24,23 @@ class Interval:
     high: float
 
 
-def ratio_interval(numerators: np.ndarray, denominators: np.ndarray, seed: int) -> Interval:
+def ratio_interval(
+    numerators: np.ndarray, denominators: np.ndarray, seed: int, before: tuple[np.ndarray, np.ndarray] | None = None
+) -> Interval:
     """Returns the 95% bootstrap interval of sum(numerators) / sum(denominators). It resamples the items.
 
     Args:
         numerators: One value for each of the N items, which are prompts or answers; shape [N].
         denominators: One positive value for each item; shape [N].
         seed: Seed of the resampling; the same seed gives the same interval.
+        before: Numerators and denominators of a second ratio by which the first is divided, for the same items.
     """
     count = len(numerators)
     assert count > 0, "at least one item"
     assert len(denominators) == count, "each item has one denominator"
     weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), size=RESAMPLES)
-    return _percentile_interval((weights @ numerators) / (weights @ denominators))
+    divisor = 1.0 if before is None else (weights @ before[0]) / (weights @ before[1])
+    return _percentile_interval((weights @ numerators) / (weights @ denominators) / divisor)
 
 
 def median_interval(values: Sequence[float], seed: int) -> tuple[float, Interval]:

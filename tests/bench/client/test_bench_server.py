@@ -89,6 +89,28 @@ def test_each_prompt_alone_by_task(tmp_path: Path) -> None:
     assert "later" not in json.dumps(server.bodies)
 
 
+def test_later_turns_follow_the_servers_answers(tmp_path: Path) -> None:
+    prompts = tmp_path / "p.jsonl"
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    lines = [{"turns": ["one", "two", "three"], "tools": tools}, {"turns": ["alone"]}]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    with fake_server(dataclasses.replace(TWO, tokens=8)) as server:
+        found = measured(
+            server, tmp_path / "out", prompts=str(prompts), limit=None, turns=2, one_stream=True, warm_up=0
+        )
+    asked = {json.dumps([message["content"] for message in body["messages"]]) for body in server.bodies}
+    assert asked == {'["one"]', '["one", "wwwwwwww", "two"]', '["alone"]'}
+    assert {json.dumps(body.get("tools")) for body in server.bodies} == {json.dumps(tools), "null"}
+    assert len(server.bodies) == 1 + 3 * 2 * 2  # the answer before turn 2; then 3 prompts, 2 arms, 2 repeats
+    assert {axis: list(some) for axis, some in found["slices"].items()} == {
+        "turn": ["1", "2"],
+        "context": ["<=256"],
+        "phase": [],
+    }
+    assert found["slices"]["turn"]["1"]["conversations"] == 2
+    assert found["slices"]["turn"]["2"]["conversations"] == 1
+
+
 def test_an_open_loop_sends_at_arrival_times(tmp_path: Path) -> None:
     """At 20 requests per second to a server that takes 0.2 s, several requests are in flight."""
     with fake_server(Manner(first_s=0.2, tokens=3)) as server:

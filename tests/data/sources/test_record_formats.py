@@ -1,6 +1,6 @@
 import pytest
 
-from eyas.chat.conversation import Message
+from eyas.chat.conversation import Message, TemplateMessage, ToolCall
 from eyas.data.sources.record_formats import ParsedRecord, RejectedRecord, describe_form, parse_record
 
 
@@ -105,6 +105,42 @@ def test_why_a_record_is_dropped(value, reason):
     dropped = parse_record(value)
     assert isinstance(dropped, RejectedRecord)
     assert dropped.reason == reason
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def test_answers_are_kept_where_they_are_wanted():
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "1", "content": "r"},
+        {"role": "assistant", "content": "b"},
+    ]
+    call = Message("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),))
+    result = TemplateMessage("tool", "r", extra_fields={"tool_call_id": "1"})  # pyright: ignore[reportArgumentType]
+    kept = (*user("a"), call, result, Message("assistant", "b"))
+    assert parse_record({"messages": messages}, keep_answers=True) == ParsedRecord("messages", kept, 2)
+    assert parse_record({"messages": messages}) == RejectedRecord("tool_turns", "messages")
+    pairs = {"history": [{"user": "a", "bot": "b"}, {"user": "c", "bot": "d"}], "task": "t"}
+    answers = [Message("assistant", text) for text in "bd"]
+    kept = (*user("a"), answers[0], *user("c"), answers[1])
+    assert parse_record(pairs, keep_answers=True) == ParsedRecord("history", kept, 2)
+    assert parse_record(pairs) == ParsedRecord("history", user("a", "c"), 2)
+    assert parse_record({"query": "q", "history": [["a", "b"]]}) == ParsedRecord("query", user("q"), 0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "tool_calls": [{"name": "f"}]},
+        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+        {"from": "observation", "value": "r"},
+    ],
+)
+def test_tools_in_another_form_are_dropped(message):
+    messages = [{"role": "user", "content": "a"}, message]
+    assert parse_record({"messages": messages}, keep_answers=True) == RejectedRecord("tool_turns", "messages")
 
 
 def test_pictures_are_counted():

@@ -29,7 +29,9 @@ from eyas.bench.load_test import LoadBlock, LoadPlan
 from eyas.bench.report import write_results
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult
 from eyas.bench.results import SCHEMA, describe_machine, redact_location
-from eyas.bench.workload import ChatPrompt, Chats, interleave_tasks, load_prompts, run_paired
+from eyas.bench.slices import Slices
+from eyas.bench.turns import ChatPrompt, Chats
+from eyas.bench.workload import interleave_tasks, load_prompts, run_paired
 
 
 def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, progress: bool = True) -> dict[str, Any]:
@@ -48,11 +50,11 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
         StageError: No request was answered; then no file is written. Or a server went down; then results.json and
             report.html hold the results before that.
     """
-    prompts = load_prompts(config.prompts, config.limit, config.synthetic_words, config.seed)
     bar = Progress("bench", None, "answers", enabled=progress)
     arms = discover_arms(url, baseline, config, bar.advance)
+    prompts = load_prompts(config, config.limit, partial(next(iter(arms.values())).ask, config))
     benchmark = ServerBenchmark(config, arms, prompts)
-    bar.total = benchmark.num_requests
+    bar.total = benchmark.num_requests + bar.done  # answers before later turns
     with bar:
         tasks = benchmark.measure_tasks() if config.one_stream else {}
         load = benchmark.plan.measure(benchmark.run_blocks)
@@ -63,6 +65,7 @@ def run(url: str, baseline: str | None, config: ClientConfig, out_dir: Path, pro
         "tasks": tasks,
         **load,
         "lossless": benchmark.lossless_counts(),
+        "slices": benchmark.slices.metrics(config.seed),
         "client": dataclasses.asdict(_public_config(config)),
         "command": reproduce_command(url, baseline, config),
         "versions": package_versions(),
@@ -98,6 +101,7 @@ class ServerBenchmark:
 
     Attributes:
         plan: The blocks of requests under load.
+        slices: The answers at one stream, by turn and context.
         num_answered: The number of requests that succeeded so far, warm-up requests included.
         num_failed: The number of requests that failed so far, warm-up requests included.
         first_error: The error of the first failed request; "" if none failed.
@@ -112,6 +116,7 @@ class ServerBenchmark:
         self._tasks = [task for task, _ in units]
         self._pool = [prompt for _, prompt in units]
         self.plan = LoadPlan(self._pool, config)
+        self.slices = Slices()
         self._num_compared, self._num_identical = 0, 0
         self.num_answered, self.num_failed, self.first_error = 0, 0, ""
         self.down: str | None = None
@@ -128,6 +133,10 @@ class ServerBenchmark:
         """Sends each prompt alone and returns `tasks` of results.json."""
         blocks = [LoadBlock([prompt], index) for index, prompt in enumerate(self._pool)]
         results = self._run_all(blocks, self._config.repeats)
+        for arm, of_arm in results.items():
+            for prompt, repeated in zip(self._pool, of_arm, strict=True):
+                for sample in (sample for block in repeated for sample in block.succeeded):
+                    self.slices.add_sample(arm, prompt, sample)
         metrics: dict[str, dict[str, Any]] = {}
         for task in dict.fromkeys(self._tasks):
             indices = [index for index, name in enumerate(self._tasks) if name == task]

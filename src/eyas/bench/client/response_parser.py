@@ -49,6 +49,7 @@ def _parse_answer(sample: RequestSample, response: RawResponse) -> RequestSample
     """Returns `sample` with the text and token counts of the answer. Raises if the body is not a chat completion."""
     is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
     texts: list[str] = []
+    contents: list[str] = []
     chunk_times_s: list[float] = []
     usage: dict[str, Any] = {}
     spec_decode: SpecDecodeStats | None = None
@@ -66,7 +67,10 @@ def _parse_answer(sample: RequestSample, response: RawResponse) -> RequestSample
             message = choice.get("delta") or choice.get("message") or {}
             # The text of a reasoning model has other keys; it is generated like any other.
             reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
-            if text := reasoning + (message.get("content") or choice.get("text") or ""):
+            contents.append(message.get("content") or choice.get("text") or "")
+            functions = [call.get("function") or {} for call in message.get("tool_calls") or ()]
+            calls = [one.get(key) or "" for one in functions for key in ("name", "arguments")]
+            if text := "".join([reasoning, contents[-1], *calls]):
                 chunk_times_s.append(time_s)
                 texts.append(text)
             finish = choice.get("finish_reason") or finish
@@ -83,6 +87,7 @@ def _parse_answer(sample: RequestSample, response: RawResponse) -> RequestSample
         prompt_tokens=usage.get("prompt_tokens"),
         output_tokens=usage.get("completion_tokens"),
         text="".join(texts),
+        content="".join(contents),
         spec_decode=spec_decode,
         error=error,
     )

@@ -31,7 +31,8 @@ from eyas.bench.client.load_generator import LoadGenerator
 from eyas.bench.config import ClientConfig
 from eyas.bench.load_test import LoadBlock
 from eyas.bench.request_metrics import BASELINE, SPECULATIVE, BlockResult, SpecDecodeStats
-from eyas.bench.workload import ChatPrompt
+from eyas.bench.turns import ChatPrompt
+from eyas.chat.conversation import Message
 
 ONLY_ARM = "server"
 DRAFTS = "vllm:spec_decode_num_drafts_total"
@@ -67,6 +68,11 @@ class ServerArm:
         result = self.load_generator.run_block(bodies, block)
         return replace(result, spec_decode=counter_difference(before, self.read_counters()))
 
+    def ask(self, config: ClientConfig, prompt: ChatPrompt) -> Message | None:
+        """Returns the content of the answer, without thoughts and tool calls; None if the request failed."""
+        (sample,) = self.run_block(LoadBlock([prompt]), config).samples
+        return None if sample.error is not None else Message("assistant", sample.content)
+
     def _build_body(self, prompt: ChatPrompt, number: int, config: ClientConfig) -> bytes:
         body = {
             "model": self.model,
@@ -76,6 +82,7 @@ class ServerArm:
             "seed": config.seed + number,
             **({"stream": True, "stream_options": {"include_usage": True}} if config.stream else {}),
             **({"ignore_eos": True} if config.ignore_eos else {}),
+            **({"tools": prompt.tools} if prompt.tools else {}),
             **self.extra,
         }
         return json.dumps(body).encode()

@@ -13,16 +13,18 @@
 The first key of _SHAPES that has a value determines the format (in code: its shape); without one, a request inside the
 record; then a key of _LIST_SHAPES or _TEXT_SHAPES. All other keys are ignored. Keys and roles may be in capitals. A
 list may be JSON or Python in a string, as cells of a table hold it. The content of a message may be a list of parts:
-the text is kept, pictures and other media are counted. Answers are dropped, because the target generates its own.
+the text is kept, pictures and other media are counted. Answers are dropped, because the target generates its own. Only
+`eyas bench` with several turns keeps them, with tool calls and their results in OpenAI's form.
 """
 
 import ast
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from eyas.chat.conversation import Message, Role, is_unicode
+from eyas.base.json_parser import parse_json
+from eyas.chat.conversation import Message, Role, TemplateMessage, ToolCall, is_unicode
 from eyas.data.sources.request_logs import ROLES, parse_rendered_prompt
 
 # Reasons to reject a record, as the ledger names them.
@@ -40,7 +42,8 @@ MISSING_COLUMN = "missing_column"  # nothing at the paths of prompts.columns
 SHAPE_REASONS = (UNKNOWN_SHAPE, NOT_TEXT, NO_USER_TURN, MISSING_COLUMN)
 """The reasons for which `prompts.columns` may help."""
 
-TOOL_ROLES = ("tool", "function", "function_call", "function_response", "observation", "ipython")
+TOOL = "tool"
+TOOL_ROLES = (TOOL, "function", "function_call", "function_response", "observation", "ipython")
 REQUEST_KEYS = ("body", "request", "payload", "row")
 _LIST_SHAPES = ("messages", "conversation", "conversations", "dialogue", "dialog", "chat", "items", "data", "chosen")
 _TEXT_SHAPES = ("query", "problem", "inputs", "input")
@@ -63,8 +66,8 @@ class ParsedRecord:
 
     Attributes:
         shape: The name of the record's format, such as "messages".
-        messages: The user turns, after the system message if it is kept.
-        num_answers: The number of assistant turns, which are dropped.
+        messages: The user turns, after the system message if it is kept; with answers, all messages.
+        num_answers: The number of assistant turns.
         num_pictures: The number of pictures and other media in the user turns, which are dropped.
     """
 
@@ -89,18 +92,22 @@ class RejectedRecord:
     form: str = ""
 
 
-def parse_record(value: Any, keep_system: bool = False) -> ParsedRecord | RejectedRecord:
+def parse_record(value: Any, keep_system: bool = False, keep_answers: bool = False) -> ParsedRecord | RejectedRecord:
     """Returns the user turns of a record, or the reason why it has no usable prompt.
 
     Args:
         value: A JSON value: an object of one of the formats above, a string, or a list of messages or user turns. A
             RejectedRecord is returned unchanged.
         keep_system: Returns a leading system message, too.
+        keep_answers: Returns all messages: also those of the assistant and the results of tools.
     """
     parsed = value if isinstance(value, RejectedRecord) else _parse(value)
-    if isinstance(parsed, RejectedRecord) or keep_system:
+    if isinstance(parsed, RejectedRecord) or keep_answers:
         return parsed
-    return replace(parsed, messages=tuple(message for message in parsed.messages if message.role == "user"))
+    if any(message.role == TOOL or message.tool_calls for message in parsed.messages):
+        return RejectedRecord(TOOL_TURNS, parsed.shape)
+    kept = ("system", "user") if keep_system else ("user",)
+    return replace(parsed, messages=tuple(message for message in parsed.messages if message.role in kept))
 
 
 def is_message(value: Any) -> bool:
@@ -158,7 +165,7 @@ def _find_other_shape(value: dict[str, Any]) -> str | None:
     """Returns the key of _LIST_SHAPES with a list, else of _TEXT_SHAPES, that determines the format of a record."""
     lists = [key for key in _LIST_SHAPES if isinstance(_read_cell(value.get(key)), list)]
     is_pair = any(key in value for key in _ANSWER_KEYS[:4])  # otherwise "user" may be the name of one
-    return _find_key(value, [*lists, *_TEXT_SHAPES, *(_PAIR_KEYS[:2] if is_pair else ())])
+    return _find_key(value, [*lists, *_TEXT_SHAPES, "history", *(_PAIR_KEYS[:2] if is_pair else ())])
 
 
 def _from_log(value: dict[str, Any]) -> ParsedRecord | RejectedRecord:
@@ -213,39 +220,54 @@ def _from_texts(shape: str, texts: Sequence[Any]) -> ParsedRecord | RejectedReco
 
 def _from_messages(shape: str, items: Sequence[dict[str, Any]]) -> ParsedRecord | RejectedRecord:
     messages: list[Message] = []
-    num_answers = num_pictures = 0
-    for index, (role, content, calls_tool) in enumerate(_read_messages(items)):
-        if role == "tool" or (role == "assistant" and calls_tool):
-            return RejectedRecord(TOOL_TURNS, shape)
-        if role == "assistant":
-            num_answers += 1
-        elif role == "user" or (role == "system" and index == 0):
-            text, count = _read_content(content)
+    num_pictures = 0
+    for index, (role, content, item) in enumerate(_read_messages(items)):
+        if role is None:
+            return RejectedRecord(UNKNOWN_SHAPE, None)
+        text, count = _read_content(content)
+        if role == "user" or (role == "system" and index == 0):
             if text is None or not is_unicode(text):
                 return RejectedRecord(NOT_TEXT, shape)
             messages.append(Message(role, text))
             num_pictures += count
-        elif role is None:
-            return RejectedRecord(UNKNOWN_SHAPE, None)
+        elif role != "system":
+            try:
+                messages.append(_read_other_message(role, text or "", item))
+            except ValueError:
+                return RejectedRecord(TOOL_TURNS, shape)
     users = [message for message in messages if message.role == "user"]
     if not users or not all(message.content.strip() for message in users):
         return RejectedRecord(NO_USER_TURN, shape)
-    return ParsedRecord(shape, tuple(messages), num_answers, num_pictures)
+    return ParsedRecord(shape, tuple(messages), sum(m.role == "assistant" for m in messages), num_pictures)
 
 
-def _read_messages(items: Sequence[dict[str, Any]]) -> Iterator[tuple[Role | Literal["tool"] | None, Any, bool]]:
-    """Yields role, content and use of tools of each message. A pair of a prompt and its answer is two messages."""
+def _read_other_message(role: Role | Literal["tool"], text: str, item: dict[str, Any]) -> Message:
+    """Returns an answer or the result of a tool. Raises ValueError for calls and results not in OpenAI's form."""
+    if role == "assistant":
+        if item.get("function_call"):
+            raise ValueError("the form of OpenAI's API before tools")
+        calls = item.get("tool_calls")
+        tool_calls = parse_json(tuple[ToolCall, ...], json.dumps(calls)) if calls else ()
+        return Message(role, text, tool_calls=tool_calls)
+    if item.get("role") != TOOL:
+        raise ValueError("a role of another form")
+    return TemplateMessage(cast(Role, role), text, extra_fields={"tool_call_id": str(item.get("tool_call_id", ""))})
+
+
+def _read_messages(
+    items: Sequence[dict[str, Any]],
+) -> Iterator[tuple[Role | Literal["tool"] | None, Any, dict[str, Any]]]:
+    """Yields role, content and the item of each message. A pair of a prompt and its answer is two messages."""
     for item in items:
         if name := _find_key(item, _ROLE_KEYS):
             role = str(item[name]).strip().lower()
             content = item.get(_find_key(item, _CONTENT_KEYS) or "content")
-            calls_tool = bool(item.get("tool_calls") or item.get("function_call"))
-            yield "tool" if role in TOOL_ROLES else ROLES.get(role), content, calls_tool
+            yield TOOL if role in TOOL_ROLES else ROLES.get(role), content, item
         else:
             key = _find_key(item, _PAIR_KEYS)
-            yield "user" if key else None, item.get(key or ""), False
-            if any(answer in item for answer in _ANSWER_KEYS):
-                yield "assistant", None, False
+            yield "user" if key else None, item.get(key or ""), item
+            if answer := _find_key(item, _ANSWER_KEYS):
+                yield "assistant", item[answer], {}
 
 
 def _read_content(content: Any) -> tuple[str | None, int]:
