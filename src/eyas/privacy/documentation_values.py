@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 
 from eyas.privacy.case_insensitive import plain_text
-from eyas.privacy.span import Span
+from eyas.privacy.span import KINDS, Span
 from eyas.privacy.word_lists import read_data_file
 
 _MARKS = re.compile(r"[\W_]+")
@@ -39,17 +39,17 @@ def is_documentation(kind: str, value: str) -> bool:
         starts_run = squeezed[0] in "019" and any(squeezed in run for run in _RUNS)
         if starts_run or len(set(squeezed)) == 1:
             return True
-    values, patterns = _load()[kind]
-    return squeezed in values or any(pattern.fullmatch(value) for pattern in patterns)
+    values, pattern = _load()[kind]
+    return squeezed in values or pattern.fullmatch(value) is not None
 
 
 @cache
-def _load() -> Mapping[str, tuple[set[str], list[re.Pattern[str]]]]:
-    """Returns the values of each kind, in lower case without marks, and the patterns of further ones."""
-    found = defaultdict[str, tuple[set[str], list[re.Pattern[str]]]](lambda: (set(), []))
+def _load() -> Mapping[str, tuple[set[str], re.Pattern[str]]]:
+    """Returns the values of each kind, in lower case without marks, and one pattern for further ones."""
+    found = defaultdict[str, tuple[set[str], list[str]]](lambda: (set(), ["(?!)"]))
     for group in read_data_file("data/documentation_values")["groups"].values():
         for kind in group["kinds"].split():
             values, patterns = found[kind]
             values.update(_MARKS.sub("", value).casefold() for value in group.get("values", "").split())
-            patterns.extend(re.compile(pattern, re.IGNORECASE) for pattern in group.get("patterns", ()))
-    return found
+            patterns += (f"(?:{pattern})" for pattern in group.get("patterns", ()))
+    return {kind: (found[kind][0], re.compile("|".join(found[kind][1]), re.IGNORECASE)) for kind in KINDS}

@@ -34,7 +34,6 @@ _SURE_WALLETS = ("0x", "bc1", "ltc1", "addr1")
 _PATTERNS = load_patterns("numbers")
 _NEAR = 60  # characters around a weak form in which a context word in a script without spaces is looked for
 _STARTS: dict[str, str] = read_data_file("data/identifiers")["starts"]
-_SCRIPT = re.compile(r"[\u0400-\u04ff\u0600-\u06ff\u0900-\u097f\u3005-\u9fff\uac00-\ud7af]")
 
 
 class _Form(NamedTuple):
@@ -46,6 +45,7 @@ class _Form(NamedTuple):
         check: Returns True if the checksum is right; None if the format has no checksum.
         context: The words of which one must stand near a weak format; empty for a strong format.
         is_personal: The format counts only in a text with other personal data, or about private life.
+        test: A fast pattern. The format is searched only in texts that match it; None: in all texts.
     """
 
     pattern: re.Pattern[str]
@@ -53,6 +53,7 @@ class _Form(NamedTuple):
     check: Callable[[str], bool] | None
     context: tuple[str, ...]
     is_personal: bool
+    test: re.Pattern[str] | None
 
 
 def find_identifiers(text: str, language: str, is_personal: bool) -> Iterator[Span]:
@@ -65,16 +66,17 @@ def find_identifiers(text: str, language: str, is_personal: bool) -> Iterator[Sp
     """
     lower, forms = lower_text(text), _load_forms()
     for group in _STARTS:
-        if group == "scripts" and (text.isascii() or not _SCRIPT.search(text)):
-            continue
         if not (first := forms[group][0].search(text)):
             continue
+        start = max(0, first.start() - 1) if group != "scripts" else 0
         for form in forms[group][1]:
+            if form.test and not form.test.search(text):
+                continue
             if form.context and not any(word in lower for word in form.context):
                 continue  # most texts hold no word of a weak form
             if form.is_personal and not (is_personal or count_private_words(text, language) > 0):
                 continue
-            for match in form.pattern.finditer(text, max(0, first.start() - 1)):
+            for match in form.pattern.finditer(text, start):
                 if (form.check is None or form.check(match[0])) and _has_context(lower, match, form):
                     yield Span(*match.span(), form.kind, 0.65 if form.context else 1.0, "builtin.identifier")
 
@@ -108,17 +110,19 @@ def _has_context(lower: str, match: re.Match[str], form: _Form) -> bool:
 
 @cache
 def _load_forms() -> dict[str, tuple[re.Pattern[str], list[_Form]]]:
-    """Returns groups of formats (see _STARTS), each with one pattern that matches if any of its formats does."""
+    """Returns groups of formats (see _STARTS), each with one pattern that must match before they are searched."""
     groups: dict[str, list[_Form]] = {group: [] for group in _STARTS}
     for row in read_data_file("data/identifiers")["forms"].values():
         check = importlib.import_module(f"stdnum.{row['check']}").is_valid if "check" in row else None
         context = tuple(row.get("context", "").split())
         # \b is an edge of ASCII letters: Chinese and Japanese letters stand right beside a number.
         pattern = re.compile(row["pattern"], re.ASCII)
-        form = _Form(pattern, row.get("kind", "GOVERNMENT_ID"), check, context, row.get("personal", False))
+        test = re.compile(row["test"], re.ASCII) if "test" in row else None
+        form = _Form(pattern, row.get("kind", "GOVERNMENT_ID"), check, context, row.get("personal", False), test)
         groups["weak" if context else "strong" if row["pattern"].isascii() else "scripts"].append(form)
-    joined = {group: "|".join(form.pattern.pattern for form in forms) for group, forms in groups.items()}
-    return {group: (re.compile(f"{_STARTS[group]}(?:{joined[group]})", re.ASCII), groups[group]) for group in _STARTS}
+    joined = {group: "|".join(form.pattern.pattern for form in groups[group]) for group in ("strong", "weak")}
+    return {group: (re.compile(f"{start}(?:{joined.get(group, '')})", re.ASCII), groups[group])
+            for group, start in _STARTS.items()}  # fmt: skip
 
 
 # --- cards and accounts ---------------------------------------------------------------------------------------------
