@@ -28,7 +28,7 @@ from text_sets import sets_of
 
 from eyas.privacy.cjk_words import CJK_LANGUAGES, list_cjk_names, load_cjk_words
 from eyas.privacy.name_tagger import Tagger, TaggerWeights, load_weights
-from eyas.privacy.word_lists import LANGUAGES, PACKAGE, UNICASED, person_names
+from eyas.privacy.word_lists import LANGUAGES, PACKAGE, UNICASED, person_names, read_entries
 from eyas.privacy.words import split_words
 
 PATH = PACKAGE / "data" / "tagger_weights.toml"
@@ -97,8 +97,13 @@ def own_texts(language: str) -> Iterator[MarkedText]:
 def listed_names(language: str, rng: Random) -> list[str]:
     """Returns names of the lists, for a language without capital letters. Some hold characters that no list pairs."""
     if language in UNICASED:
-        parts = [tuple(rng.choice(person_names(part, language)) for part in ("first", "last")) for _ in range(DRAWN)]
-        return [rng.choice((first, f"{first} {last}")) for first, last in parts]
+        words = sorted(read_entries("first_names_that_are_words", language))
+        parts = [
+            tuple(rng.choice(person_names(part, language)) for part in ("first", "first", "last")) for _ in range(DRAWN)
+        ]
+        # A first name that is a word, too, has another name behind it.
+        return [rng.choice((first, f"{first} {last}", f"{first} {second} {last}", f"{rng.choice(words)} {last}"))
+                for first, second, last in parts]  # fmt: skip
     if language not in CJK_LANGUAGES:
         return []
     words, names = load_cjk_words(language), []
