@@ -3,7 +3,8 @@
     python benchmarks/linear_cpu.py [--threads N]
 
 Prints one JSON object for each layer, dtype and number of rows: the seconds of torch divided by those of eyas, median
-of rotated pairs with its 95 % interval. Each layer has so many copies that their weights do not fit into the caches, as
+of rotated pairs with its 95 % interval. For bfloat16 a second one compares with oneDNN and weights in its own order, as
+torch's compiler uses it. Each layer has so many copies that their weights do not fit into the caches, as
 in a model. A pair runs all copies once. The last rows compare weights of eyas on the usual pages of memory with weights
 on pages of 2 MiB (kernels/huge_pages.py). No row has a target, because processors differ.
 """
@@ -51,6 +52,16 @@ def ratio_row(label: str, one: Layers, other: Layers, x: Tensor, pairs: int) -> 
     return Row(label, round(middle, 2), "told", True, (round(span.low, 2), round(span.high, 2)))
 
 
+def onednn_layers(layers: Sequence[nn.Linear], rows: int) -> Layers:
+    """Returns the layers as oneDNN computes them, with weights in the order that it prefers for this number of rows."""
+
+    def build(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+        weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.data, rows)
+        return lambda x: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+
+    return [build(layer) for layer in layers]
+
+
 def linear_rows() -> Iterator[Row]:
     """Yields the rows."""
     for name, (num_in, num_out) in LAYERS.items():
@@ -63,7 +74,10 @@ def linear_rows() -> Iterator[Row]:
                 slow_s = _seconds(plain, x)
                 _seconds(packed, x)
                 label = f"linear: {name}, {str(dtype).removeprefix('torch.')}, {rows} rows: torch over eyas"
-                yield ratio_row(label, plain, packed, x, PAIRS if slow_s < SLOW_S else 3)
+                pairs = PAIRS if slow_s < SLOW_S else 3
+                yield ratio_row(label, plain, packed, x, pairs)
+                if dtype == torch.bfloat16:
+                    yield ratio_row(label.replace("torch", "oneDNN"), onednn_layers(plain, rows), packed, x, pairs)
 
 
 def page_rows() -> Iterator[Row]:
