@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import torch
 
 from eyas.base import provenance
@@ -192,10 +191,13 @@ def render_readme(
         data = render_data_section(ledger, ledger["target"] | {"name": name}).strip()
     slots = stored.config.max_depth
     kind = "EAGLE-3" if slots is None else "DSpark"
-    title = f"{kind} draft head for {name}"
-    return _load_template().render(
-        front_matter=_build_front_matter(kind, title, name, ledger or {}, acceptance),
-        title=title,
+    environment = template_environment("eyas", ".", keep_trailing_newline=True)
+    environment.filters["json"] = json.dumps
+    environment.filters["cell"] = lambda value: str(value).replace("|", "\\|")
+    return environment.get_template("export_readme.md.jinja").render(
+        kind=kind,
+        title=f"{kind} draft head for {name}",
+        ledger=ledger or {},
         engine=engine,
         engine_name=ENGINE_NAMES[engine],
         target_name=name,
@@ -208,41 +210,6 @@ def render_readme(
         digests={"target": target.digest, **target.text_digests, "head": stored.digest, **file_digests},
         data=data,
     )
-
-
-def _load_template() -> jinja2.Template:
-    environment = template_environment("eyas", ".", keep_trailing_newline=True)
-    environment.filters["json"] = json.dumps
-    environment.filters["cell"] = lambda value: str(value).replace("|", "\\|")
-    return environment.get_template("export_readme.md.jinja")
-
-
-def _build_front_matter(
-    kind: str, title: str, name: str, ledger: Mapping[str, Any], acceptance: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Returns the metadata of the README for the Hugging Face hub. The template writes it as YAML."""
-    front: dict[str, Any] = {"library_name": "eyas", "pipeline_tag": "text-generation"}
-    if name.count("/") == 1:
-        front["base_model"] = name
-    spdx = ledger.get("target", {}).get("spdx")
-    if spdx and "LicenseRef-" not in spdx and " " not in spdx:
-        front["license"] = spdx.lower()
-    else:
-        front |= {"license": "other", "license_name": spdx or "not stated"}
-    if ledger.get("languages"):
-        front["language"] = sorted(ledger["languages"])
-    front["tags"] = [kind.replace("-", "").lower(), "speculative-decoding", "draft-head", "eyas"]
-    if acceptance is not None:
-        results = [
-            {
-                "task": {"type": "text-generation"},
-                "dataset": {"name": f"held-out answers, {task}", "type": task},
-                "metrics": [{"type": "acceptance_length", "value": round(entry["acceptance_length"], 3)}],
-            }
-            for task, entry in acceptance["tasks"].items()
-        ]
-        front["model-index"] = [{"name": title, "results": results}]
-    return front
 
 
 def launch_command(engine: str, point: Mapping[str, Any], target_name: str, slots: int | None) -> str | None:

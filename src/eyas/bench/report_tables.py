@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from statistics import median
 from typing import Any
 
+from eyas.base.config import load_toml
 from eyas.bench.charts import Fill
 from eyas.bench.results import lookup, read_interval, read_number
 
 MISSING = "–"
 BASELINE, HEAD = "baseline", "with head"
-REFERENCES: tuple[tuple[str, str, Fill], ...] = (
-    ("prompt_lookup", "prompt lookup", "hatch"),
-    ("ngram4", "4-gram", "dots"),
-)
+TABLES = load_toml(FilePath(__file__).with_name("charts.toml"))
+REFERENCES: list[tuple[str, str, Fill]] = TABLES["references"]
 TIMES = {"tpot_ms": "TPOT", "step_ms": "Step", "ttft_ms": "TTFT", "e2e_ms": "End-to-end"}
 PERCENTILES = ("p50", "p90", "p99")
 
@@ -153,13 +153,7 @@ def load_tables(points: Points, load: str) -> list[Table]:
         Column(f"{name}, ms", [(key, percentile) for percentile in PERCENTILES], interval=(key, "p50_ci95"))
         for key, name in TIMES.items()
     ]
-    work = [
-        Column("Tokens/s", [("output_tps",)], "{:,.1f}", ("output_tps_ci95",)),
-        Column("Goodput, requests/s", [("goodput",)]),
-        Column("Acceptance length", [("acceptance_length",)], interval=("acceptance_length_ci95",)),
-        Column("Requests", [("requests",)], "{:,}"),
-        Column("Failed", [("failed",)], "{:,}"),
-    ]
+    work = [Column(**column) for column in TABLES["throughput"]]
     note = "The small numbers are 95% intervals"
     tables = [
         Table.build(f"Times, by {load}", f"p50 / p90 / p99 over requests. {note} of the median.", "Arm", times, rows),

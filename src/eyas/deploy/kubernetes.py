@@ -23,9 +23,6 @@ from eyas.deploy.config import KubernetesConfig
 from eyas.deploy.launch import PORT, Json, Launch, http_probe, startup_attempts
 from eyas.deploy.manifests import app_labels, render_manifest
 
-QUEUE_METRICS = dict.fromkeys(("eyas", "vllm"), "vllm:num_requests_waiting") | {"sglang": "sglang:num_queue_reqs"}
-"""The gauge of waiting requests of each engine. eyas uses vLLM's name."""
-PRE_STOP_S, EXIT_S = 10, 10
 SERVING = "serving"
 
 
@@ -44,11 +41,11 @@ def build_serving(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
         "gpus": config.accelerator_count,
         "probe": http_probe({"path": launch.health_route, "port": "http"}),
         "startup_attempts": startup_attempts(config.startup_s),
-        "queue_metric": QUEUE_METRICS[launch.engine],
+        "launch": launch,
+        "port": PORT,
     }
-    limits = {"launch": launch, "port": PORT, "pre_stop_s": PRE_STOP_S, "exit_s": EXIT_S}
     labels = app_labels(launch.name, "serving")
-    objects = render_manifest("serving", config, launch.name, labels, app=launch.name, **values, **limits)
+    objects = render_manifest("serving", config, launch.name, labels, app=launch.name, **values)
     return {f"{SERVING}/{name}.yaml": value for name, value in objects.items()}
 
 
