@@ -17,7 +17,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from eyas.formats.parity import MAX_TOKENS, TOLERANCE, TargetStates, compare_wit
 from eyas.formats.sglang_vllm import engine_formats, find_matrix_problem, sglang_flags, vllm_flags, write_engine_dir
 from eyas.model.target import Target
 from eyas.model.target_dir import public_name
-from eyas.tree.shape import TreeShape
+from eyas.tree.shape import TreeShape, chain_shape
 
 STAGE = "export"
 PARITY_FILE = "parity.json"
@@ -86,8 +86,7 @@ class ExportInputs:
         """
         tuned = self.read_finished("tune", "tune.json")
         if tuned is None:
-            chain = {"depth": self.tree.depth, "top_k": 1, "nodes": self.tree.depth + 1}
-            tree = {"depth": self.tree.depth, "top_k": self.tree.top_k, "nodes": self.tree.nodes}
+            tree, chain = map(asdict, (self.tree, chain_shape(self.tree.depth)))
             return [{"streams": None, "tree": tree, "chain": chain}]
         return [
             {"streams": point["n"], "tree": point["best"]["tree"], "chain": point["best_chain"]["tree"]}

@@ -10,10 +10,10 @@ from typing import Any
 
 from eyas.bench import report_tables
 from eyas.bench.charts import Bar, BarGroup, Drawing, Fill, Line, Mark, draw_bars, draw_lines, draw_panels
-from eyas.bench.report_tables import BASELINE, HEAD, REFERENCES, TABLES, Column, Entry, Points, Row, Table
-from eyas.bench.report_tables import arm_paths, describe_load
+from eyas.bench.report_tables import BASELINE, HEAD, Column, Entry, Points, Row, Table, arm_paths, describe_load
 from eyas.bench.results import lookup, read_number
 
+TABLES = report_tables.TABLES
 HEAD_ACCEPTANCE = Column("head", [("acceptance_length",)], interval=("ci95",), fill="solid")
 SPEEDUP = Column("speed-up", [("speedup",)], "{:.2f}×", ("speedup_ci95",))
 NO_DRAFTING = (1.0, "1 = no drafting")
@@ -62,7 +62,8 @@ def tpot_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
 
 def acceptance_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
     """Draws the acceptance length of the head and of the reference drafters by task."""
-    others = [Column(name, [("references", key, "acceptance_length")], fill=fill) for key, name, fill in REFERENCES]
+    references = report_tables.REFERENCES
+    others = [Column(name, [("references", key, "acceptance_length")], fill=fill) for key, name, fill in references]
     rows = [row for row in starmap(Row, tasks.items()) if HEAD_ACCEPTANCE.value(row) is not None]
     return _bar_chart("acceptance", [HEAD_ACCEPTANCE, *others], rows, mark=NO_DRAFTING)
 

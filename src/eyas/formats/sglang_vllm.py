@@ -75,11 +75,6 @@ def write_engine_dir(
     write_files(directory, engine_format.adapt_config(flat, target_name, chain), renamed)
 
 
-def _vllm_config(flat: dict[str, Any], target_name: str, chain: int) -> dict[str, Any]:
-    # Some versions of vLLM would read a second list under eagle_config literally, others would add 1 as SGLang does.
-    return flat | {"eagle_config": {"use_aux_hidden_state": True}}
-
-
 def _speculators_config(flat: dict[str, Any], target_name: str, chain: int) -> dict[str, Any]:
     rope = {"rope_type": "default", **(flat["rope_scaling"] or {}), "rope_theta": flat["rope_theta"]}
     proposal = {"proposal_type": "greedy", "speculative_tokens": chain, "accept_tolerance": 0.0, "verifier_accept_k": 1}
@@ -138,7 +133,8 @@ def find_matrix_problem(target: Target) -> str | None:
 
 ENGINE_FORMATS = (
     EngineFormat("sglang", lambda flat, *_: flat, _sglang_problem),  # SGLang reads eyas's own config.json
-    EngineFormat("vllm", _vllm_config, _common_problem),
+    # Some versions of vLLM would read a second list under eagle_config literally, others would add 1 as SGLang does.
+    EngineFormat("vllm", lambda flat, *_: flat | {"eagle_config": {"use_aux_hidden_state": True}}, _common_problem),
     EngineFormat("vllm-speculators", _speculators_config, _common_problem, prefix="layers.0."),
 )
 BLOCK_FORMATS = (
