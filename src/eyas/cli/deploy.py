@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -32,13 +33,9 @@ def run_verb(parsed: argparse.Namespace) -> int:
         _log(f"{' and '.join(launch.artifacts) or 'nothing'} uploaded to {launch.artifact_uri}")
     directory = write_manifests(run, parsed.platform)
     if parsed.platform == "kubernetes":
-        values = {
-            "launch": build_run_launch(run) if any(directory.glob(f"{kubernetes.SERVING}/*")) else None,
-            "is_uploaded": parsed.upload,
-            "apply_command": kubernetes.apply_command(directory),
-            "commands": kubernetes_jobs.job_commands(build_jobs(run.recipe), directory),
-        }
-        _log(_render("next_commands.txt.jinja", directory=directory, **values))
+        launch = build_run_launch(run) if any(directory.glob(f"{kubernetes.SERVING}/*")) else None
+        values = {"launch": launch, "serving": kubernetes.SERVING, "jobs": build_jobs(run.recipe)}
+        _log(_render("next_commands.txt.jinja", directory=directory, is_uploaded=parsed.upload, **values))
         return 0
     state = _call_jobs(run, parsed) if parsed.jobs else _call_vertex(run, parsed)
     if state is None:
@@ -183,4 +180,6 @@ def _call_jobs(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
 
 def _render(template: str, **values: Any) -> str:
     """Returns a text template of this package as lines for a terminal."""
-    return template_environment("eyas.cli", ".").get_template(template).render(values).rstrip()
+    environment = template_environment("eyas.cli", ".")
+    environment.filters["quote"] = shlex.quote
+    return environment.get_template(template).render(values).rstrip()

@@ -16,9 +16,6 @@ The Deployment and the Jobs read the Secret NAME-secrets as environment variable
 models, the key that `respond.api_key_env` names, and EYAS_PRIVACY_KEY, which must be equal in all pods of `prompts`.
 """
 
-import shlex
-from pathlib import Path
-
 from eyas.deploy.config import KubernetesConfig
 from eyas.deploy.launch import PORT, Json, Launch, http_probe, startup_attempts
 from eyas.deploy.manifests import app_labels, render_manifest
@@ -58,8 +55,3 @@ def _arguments(config: KubernetesConfig, launch: Launch) -> list[str]:
     # Kubernetes replaces $(NAME) by the variable from the Secret.
     key = [] if config.metrics_key is None else [f"--metrics-key=$({config.metrics_key})"]
     return [verb, "--drain-s", str(config.drain_s), *key, *rest]
-
-
-def apply_command(directory: Path) -> str:
-    """Returns the command that applies the objects of `build_serving`."""
-    return f"kubectl apply -f {shlex.quote(str(directory / SERVING))}"
