@@ -265,8 +265,6 @@ def translate_errors(passed_through: tuple[type[Exception], ...] = ()) -> Iterat
 
     try:
         yield
-    except EyasError:
-        raise
     except GoogleAuthError as error:
         raise to_eyas_error(401, str(error)) from None
     except passed_through:

@@ -288,8 +288,6 @@ class Trainer:
     def _warn_of_idle_ranks(self, updates: list[Update]) -> None:
         num_small = sum(len(update.micro_batches) < self.group.world_size for update in updates)
         if num_small and self.group.is_main:
-            print(
-                f"eyas: {num_small} of {len(updates)} updates have fewer micro-batches than the {self.group.world_size}"
-                " processes, so some processes wait. Raise train.batch_tokens, or lower train.micro_tokens.",
-                file=sys.stderr,
-            )
+            few = f"{num_small} of {len(updates)} updates have fewer micro-batches than the {self.group.world_size}"
+            fix = "Raise train.batch_tokens, or lower train.micro_tokens."
+            print(f"eyas: {few} processes, so some processes wait. {fix}", file=sys.stderr)
