@@ -175,12 +175,6 @@ def _draw_load(ident: str, table: Table, x_name: str) -> Drawing:
     return draw_lines(lines, [(x, row.name) for x, row in enumerate(table.rows)], x_name)
 
 
-def _build_table(ident: str, columns: Sequence[Column], rows: Sequence[Row], detail: str = "") -> Table | None:
-    """Returns the table with the texts of [charts.IDENT]; None without a value. detail: replaces {} in its note."""
-    texts = TABLES["charts"][ident]
-    return Table.build(texts["title"], texts["note"].format(detail), texts["corner"], columns, rows)
-
-
 def _bar_chart(
     ident: str,
     columns: Sequence[Column],
@@ -197,12 +191,12 @@ def _bar_chart(
         rows: The rows of the table.
         describe: Returns the text to the right of the label of a row.
         mark: See `draw_bars`.
-        detail: See `_build_table`.
+        detail: See `report_tables.build_table`.
 
     Returns:
         The chart; None if the table has no value.
     """
-    table = _build_table(ident, columns, rows, detail)
+    table = report_tables.build_table(ident, columns, rows, detail)
     if table is None:
         return None
     groups = [BarGroup(row.name, describe(row), _bars(table.columns, row)) for row in table.rows]
@@ -238,7 +232,7 @@ def _panel_chart(
     columns = [Column(column_name.format(number), [(number,)], "{:.1%}") for number in numbers]
     rows = [Row(name, dict(zip(numbers, row, strict=False))) for name, row in shares.items()]
     rows = [row for row in rows if any(column.value(row) is not None for column in columns)]
-    table = _build_table(ident, columns, rows)
+    table = report_tables.build_table(ident, columns, rows)
     if table is None:
         return None
     panels = [(row.name, [column.value(row) for column in columns]) for row in rows]

@@ -116,9 +116,7 @@ class VertexClient:
 
         def attempt() -> Any:
             pending = self._pending_operations(request["endpoint"])
-            if pending:
-                return pending[0]
-            return self.endpoints.deploy_model(request=message, timeout=TIMEOUT_S).operation
+            return pending[0] if pending else self.endpoints.deploy_model(request=message, timeout=TIMEOUT_S).operation
 
         self.wait_for_operation(self.retry(attempt))
 

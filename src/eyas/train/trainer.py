@@ -136,9 +136,8 @@ class Trainer:
         config, checkpoint_dir = self.config, StoragePath.of(checkpoint_dir)
         epochs = list(self._plan_epochs())
         updates = [update for epoch in epochs for update in epoch]
-        evaluate_at = set[int]()
-        if self.selection.held_out:
-            evaluate_at = evaluation_updates([len(epoch) for epoch in epochs], config.evaluate_every)
+        lengths = [len(epoch) for epoch in epochs]
+        evaluate_at = evaluation_updates(lengths, config.evaluate_every) if self.selection.held_out else set[int]()
         warmup_updates = max(1, round(config.warmup * len(updates)))
         first = self._resume(checkpoint_dir, origin)
         rows, self._saved_s = self.features.manifest.rows, time.monotonic()
