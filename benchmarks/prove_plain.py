@@ -38,7 +38,7 @@ TEMPLATE_ORIGINS = {
     ),
     "data/ledger/templates/*.jinja": (["synth/card.py", "synth/croissant.py"], ["data/ledger/cards.py"]),
     "export_readme.md.jinja": (["export.py", "export_card.py"], ["export.py"]),
-    "train/head_card.md": (["train/card.py"], []),
+    "train/head_card.md.jinja": (["train/card.py"], []),
 }
 DATA_SUFFIXES = (".toml", ".jinja", ".md")
 IMPORT_TEST = "tests/e2e/test_serve_imports.py"

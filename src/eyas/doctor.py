@@ -11,7 +11,6 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 from eyas.base.config import build, load_toml
@@ -143,26 +142,13 @@ class _FinishedRun:
         out: The run directory.
         head: The head directory. It is outside the run directory if the recipe names an existing head.
         stages: The provenance of each finished stage by its verb.
+        digests: The current digest of each key of `parents` that is finished and part of this run.
     """
 
     out: Path
     head: Path
     stages: Mapping[str, Provenance]
-
-    @cached_property
-    def head_digest(self) -> str | None:
-        """The digest of the head's config.json and weights; None if one of them is missing."""
-        try:
-            return digest_head(self.head)
-        except InputError:
-            return None
-
-    def digest(self, parent: str) -> str | None:
-        """Returns the current digest of a key of `parents`; None if it is unfinished or not part of this run."""
-        if parent == "head":
-            return self.head_digest
-        stage = self.stages.get(PARENTS.get(parent, ""))
-        return None if stage is None else stage.digest
+    digests: Mapping[str, str]
 
 
 def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
@@ -180,7 +166,11 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
         directory = out / DIRECTORIES[stage] if recipe is None else Run(recipe, out).storage_path(stage)
         yield from _end_with_misfit(_examine_stage(stage, StoragePath.of(directory), stages))
     head = out / DIRECTORIES["train"] if own_head or recipe is None else resolve_head(recipe.target.head or "")
-    finished = _FinishedRun(out, head, stages)
+    own = (parent for parent, stage in PARENTS.items() if stage in stages and parent != "head")
+    digests = {parent: stages[PARENTS[parent]].digest for parent in own}
+    with contextlib.suppress(InputError):
+        digests["head"] = digest_head(head)
+    finished = _FinishedRun(out, head, stages, digests)
     yield from _examine_parents(finished)
     for directory in sorted((out / "deploy").glob("*/")):
         yield from _examine_deployment(directory, finished)
@@ -250,7 +240,7 @@ def _examine_parents(finished: _FinishedRun) -> Iterator[Finding]:
     num_parents, num_changed = 0, 0
     for stage, provenance in finished.stages.items():
         for parent, recorded in provenance.parents.items():
-            current = finished.digest(parent)
+            current = finished.digests.get(parent)
             num_parents += current is not None
             if current not in (None, recorded):
                 num_changed += 1

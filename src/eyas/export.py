@@ -17,11 +17,10 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import torch
 
 from eyas.base import provenance
@@ -36,7 +35,7 @@ from eyas.formats.parity import MAX_TOKENS, TOLERANCE, TargetStates, compare_wit
 from eyas.formats.sglang_vllm import engine_formats, find_matrix_problem, sglang_flags, vllm_flags, write_engine_dir
 from eyas.model.target import Target
 from eyas.model.target_dir import public_name
-from eyas.tree.shape import TreeShape
+from eyas.tree.shape import TreeShape, chain_shape
 
 STAGE = "export"
 PARITY_FILE = "parity.json"
@@ -87,8 +86,7 @@ class ExportInputs:
         """
         tuned = self.read_finished("tune", "tune.json")
         if tuned is None:
-            chain = {"depth": self.tree.depth, "top_k": 1, "nodes": self.tree.depth + 1}
-            tree = {"depth": self.tree.depth, "top_k": self.tree.top_k, "nodes": self.tree.nodes}
+            tree, chain = map(asdict, (self.tree, chain_shape(self.tree.depth)))
             return [{"streams": None, "tree": tree, "chain": chain}]
         return [
             {"streams": point["n"], "tree": point["best"]["tree"], "chain": point["best_chain"]["tree"]}
@@ -192,10 +190,13 @@ def render_readme(
         data = render_data_section(ledger, ledger["target"] | {"name": name}).strip()
     slots = stored.config.max_depth
     kind = "EAGLE-3" if slots is None else "DSpark"
-    title = f"{kind} draft head for {name}"
-    return _load_template().render(
-        front_matter=_build_front_matter(kind, title, name, ledger or {}, acceptance),
-        title=title,
+    environment = template_environment("eyas", ".", keep_trailing_newline=True)
+    environment.filters["json"] = json.dumps
+    environment.filters["cell"] = lambda value: str(value).replace("|", "\\|")
+    return environment.get_template("export_readme.md.jinja").render(
+        kind=kind,
+        title=f"{kind} draft head for {name}",
+        ledger=ledger or {},
         engine=engine,
         engine_name=ENGINE_NAMES[engine],
         target_name=name,
@@ -208,41 +209,6 @@ def render_readme(
         digests={"target": target.digest, **target.text_digests, "head": stored.digest, **file_digests},
         data=data,
     )
-
-
-def _load_template() -> jinja2.Template:
-    environment = template_environment("eyas", ".", keep_trailing_newline=True)
-    environment.filters["json"] = json.dumps
-    environment.filters["cell"] = lambda value: str(value).replace("|", "\\|")
-    return environment.get_template("export_readme.md.jinja")
-
-
-def _build_front_matter(
-    kind: str, title: str, name: str, ledger: Mapping[str, Any], acceptance: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Returns the metadata of the README for the Hugging Face hub. The template writes it as YAML."""
-    front: dict[str, Any] = {"library_name": "eyas", "pipeline_tag": "text-generation"}
-    if name.count("/") == 1:
-        front["base_model"] = name
-    spdx = ledger.get("target", {}).get("spdx")
-    if spdx and "LicenseRef-" not in spdx and " " not in spdx:
-        front["license"] = spdx.lower()
-    else:
-        front |= {"license": "other", "license_name": spdx or "not stated"}
-    if ledger.get("languages"):
-        front["language"] = sorted(ledger["languages"])
-    front["tags"] = [kind.replace("-", "").lower(), "speculative-decoding", "draft-head", "eyas"]
-    if acceptance is not None:
-        results = [
-            {
-                "task": {"type": "text-generation"},
-                "dataset": {"name": f"held-out answers, {task}", "type": task},
-                "metrics": [{"type": "acceptance_length", "value": round(entry["acceptance_length"], 3)}],
-            }
-            for task, entry in acceptance["tasks"].items()
-        ]
-        front["model-index"] = [{"name": title, "results": results}]
-    return front
 
 
 def launch_command(engine: str, point: Mapping[str, Any], target_name: str, slots: int | None) -> str | None:

@@ -30,7 +30,7 @@ from typing import Literal
 from eyas import export
 from eyas.base.config import build, load_toml, merge_tables, parse_overrides, to_toml
 from eyas.base.errors import InputError, UsageError
-from eyas.base.provenance import Provenance, StageInputs, has_provenance, read_provenance, require_finished
+from eyas.base.provenance import StageInputs, has_provenance, read_provenance, require_finished
 from eyas.base.storage import StoragePath, lock_directory, remove_temp_files, write_atomic
 from eyas.bench import bench, tune
 from eyas.bench.config import BenchConfig, TuneConfig
@@ -359,13 +359,15 @@ class Run:
             require_finished(self.storage_path(stage), stage)
         answers = json.loads((self.directory("respond") / respond.LEDGER_FILE).read_bytes())
         trained = require_finished(self.directory("train"), "train") if self.trains_head else None
+        init = None if trained is None else trained.parents.get("init")
+        head_start = RANDOM if init is None else f"another head's ({init})"
         return {
             "prompts": json.loads((self.directory("prompts") / prompts.LEDGER_FILE).read_bytes())["kept"],
             "answers": answers["answers"],
             "tokens": answers["tokens"],
             "feature_bytes": sum(shard.num_bytes for shard in read_manifest(self.storage_path("capture")).shards),
             "train_seconds": None if trained is None else trained.seconds,
-            "head_start": _describe_head_start(trained),
+            "head_start": "trained before this run" if trained is None else head_start,
         }
 
 
@@ -380,11 +382,3 @@ def open_run(recipe: str, overrides: Sequence[str], out: str | None, device: str
     """
     loaded = load_recipe(Path(recipe), parse_overrides(overrides))
     return Run(loaded, Path("runs") / loaded.name if out is None else Path(out), device=device or default_device())
-
-
-def _describe_head_start(trained: Provenance | None) -> str:
-    """Returns a description of the initial weights of training, for the report."""
-    if trained is None:
-        return "trained before this run"
-    parent = trained.parents.get("init")
-    return RANDOM if parent is None else f"another head's ({parent})"

@@ -116,8 +116,9 @@ def forget_record(run: Run, name: str) -> Iterator[str]:
         _forget_prompt(run, record_id, number, new_digests)
         yield f"  removed from {run.directory('prompts')}"
     else:
-        original = f"; forget {decision['of']}, too" if "of" in decision else ""
-        yield f"  was dropped before ({_describe_drop(decision)}) and will not be taken again{original}"
+        kept = decision.get("of")
+        of, original = ("", "") if kept is None else (f" of {kept}", f"; forget {kept}, too")
+        yield f"  was dropped before ({decision['dropped']}{of}) and will not be taken again{original}"
     if duplicates:
         yield f"  its duplicates will not be taken either: {', '.join(duplicates)}"
     for stage, remove, clear in (
@@ -166,10 +167,6 @@ def _find_decision(run: Run, name: str) -> tuple[int, dict[str, Any]] | None:
         ids = " and ".join(decision["id"] for _, decision in found)
         raise InputError(f"{name} names {len(found)} records", f"Use an id: {ids}")
     return found[0] if found else None
-
-
-def _describe_drop(decision: dict[str, Any]) -> str:
-    return f"{decision['dropped']} of {decision['of']}" if "of" in decision else decision["dropped"]
 
 
 def _find_duplicates(run: Run, record_id: str) -> list[str]:

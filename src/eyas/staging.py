@@ -86,10 +86,8 @@ class Staging:
 
     def _free_buffer(self, num_bytes: int) -> _Buffer:
         """Returns a buffer that no copy reads any more, and makes it the last one of the ring."""
-        if self._ring and self._ring[0].copied.query():
-            buffer = self._ring.popleft()
-        else:
-            buffer = _Buffer(_pinned(MIN_BUFFER_BYTES), torch.cuda.Event())
+        is_free = self._ring[0].copied.query()
+        buffer = self._ring.popleft() if is_free else _Buffer(_pinned(MIN_BUFFER_BYTES), torch.cuda.Event())
         if len(buffer.bytes_X) < num_bytes:
             buffer.bytes_X = _pinned(1 << (num_bytes - 1).bit_length())
         self._ring.append(buffer)

@@ -96,14 +96,13 @@ def run(
     provenance.mark_unfinished(out_dir)
     acceptance = json.loads((inputs.evaluation / ACCEPTANCE_FILE).read_bytes())
     stored = dataclasses.replace(stored, acceptance=acceptance)
-    prompts, num_too_long = load_workload(config, inputs.features, target)
+    workload = load_workload(config, inputs.features, target)
     draft = draft_with(target.model.device, stored, config.shape)
     run_name = out_dir.resolve().parent.name  # the run directory holds the resolved recipe
     command = ["eyas", "bench", f"{run_name}/recipe.toml", "--out", run_name]
     features = Features(inputs.features)
     table = NgramTable(features.texts(features.indices("train")))
-    results = _measure(config, inputs.head, (target, draft), prompts, table, command, progress)
-    results["bench"]["too_long"] = num_too_long
+    results = _measure(config, inputs.head, (target, draft), workload, table, command, progress)
     results["story"] = dict(story) | {"training": read_training_curve(inputs.head / "metrics.jsonl")}
     write_results(results, acceptance, out_dir)
     return provenance.finish_stage(out_dir, origin, started_s)
@@ -131,9 +130,8 @@ def measure_pair(
         InputError: The prompts are missing or do not fit.
         StageError: Nothing could be measured, or the files cannot be written.
     """
-    prompts, num_too_long = load_workload(config, None, target)
-    results = _measure(config, head_dir, (target, draft), prompts, None, sys.argv, progress)
-    results["bench"]["too_long"] = num_too_long
+    workload = load_workload(config, None, target)
+    results = _measure(config, head_dir, (target, draft), workload, None, sys.argv, progress)
     write_results(results, None, out_dir)
     return results
 
@@ -142,7 +140,7 @@ def _measure(
     config: BenchConfig,
     head_dir: Path,
     pair: tuple[Target, HeadSpec],
-    prompts: Workload,
+    workload: tuple[Workload, int],
     ngrams: NgramTable | None,
     command: Sequence[str],
     progress: bool,
@@ -153,12 +151,12 @@ def _measure(
         config: The keys `bench.*`.
         head_dir: The directory of the head.
         pair: The loaded target and head.
-        prompts: The prompts by task.
+        workload: The prompts by task, and the number of prompts that are too long.
         ngrams: The n-grams of the training answers, for a reference drafter; None to leave it out.
         command: The command line for the report.
         progress: Shows progress bars.
     """
-    target, draft = pair
+    (target, draft), (prompts, num_too_long) = pair, workload
     if config.compile:
         compile_pair(target, draft.head)
     lossless = check_lossless(config, head_dir, prompts, target, progress)
@@ -167,7 +165,8 @@ def _measure(
     if ngrams is not None:
         for task, references in measure_draft_baselines(stream.pairs, ngrams, config.depth, config.seed).items():
             stream.tasks[task]["references"] = references
-    return assemble_results(target, draft.head, stream, load, lossless, command) | {"bench": _public_config(config)}
+    bench = _public_config(config) | {"too_long": num_too_long}
+    return assemble_results(target, draft.head, stream, load, lossless, command) | {"bench": bench}
 
 
 def check_lossless(

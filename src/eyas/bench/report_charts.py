@@ -5,17 +5,15 @@ A function returns None if the keys of its chart are missing.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from pathlib import Path
+from itertools import starmap, zip_longest
 from typing import Any
 
-from eyas.base.config import load_toml
 from eyas.bench import report_tables
 from eyas.bench.charts import Bar, BarGroup, Drawing, Fill, Line, Mark, draw_bars, draw_lines, draw_panels
 from eyas.bench.report_tables import BASELINE, HEAD, Column, Entry, Points, Row, Table, arm_paths, describe_load
 from eyas.bench.results import lookup, read_number
 
-TABLES = load_toml(Path(__file__).with_name("charts.toml"))
+TABLES = report_tables.TABLES
 HEAD_ACCEPTANCE = Column("head", [("acceptance_length",)], interval=("ci95",), fill="solid")
 SPEEDUP = Column("speed-up", [("speedup",)], "{:.2f}×", ("speedup_ci95",))
 NO_DRAFTING = (1.0, "1 = no drafting")
@@ -56,26 +54,18 @@ def tpot_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
     """Draws the TPOT of all arms by task. A task that lacks an arm is left out."""
     arms = report_tables.task_arms(tasks, "tpot_ms")
     columns = [Column(name, [("tpot_ms", key)], "{:.2f} ms", fill=_fill(name)) for key, name in arms.items()]
-    rows = [Row(name, task) for name, task in tasks.items()]
-    rows = [row for row in rows if columns and all(column.value(row) is not None for column in columns)]
-    sentence = "Milliseconds per output token at one stream; shorter is better."
-    sentence += " The speed-up is on the right." if len(arms) > 1 else ""
-    table = Table.build("Time per output token, by task", sentence, "Task", [*columns, SPEEDUP], rows)
-    return _bar_chart("tpot", table, _describe_speedup)
+    rows = starmap(Row, tasks.items())
+    timed = [row for row in rows if columns and all(column.value(row) is not None for column in columns)]
+    sentence = " The speed-up is on the right." if len(arms) > 1 else ""
+    return _bar_chart("tpot", [*columns, SPEEDUP], timed, _describe_speedup, detail=sentence)
 
 
 def acceptance_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
     """Draws the acceptance length of the head and of the reference drafters by task."""
-    columns = [HEAD_ACCEPTANCE]
-    columns += [
-        Column(name, [("references", key, "acceptance_length")], fill=fill)
-        for key, name, fill in report_tables.REFERENCES
-    ]
-    rows = [Row(name, task) for name, task in tasks.items()]
-    rows = [row for row in rows if columns[0].value(row) is not None]
-    sentence = "Accepted tokens per target forward, the bonus token included; longer is better."
-    table = Table.build("Acceptance length, by task", sentence, "Task", columns, rows)
-    return _bar_chart("acceptance", table, mark=NO_DRAFTING)
+    references = report_tables.REFERENCES
+    others = [Column(name, [("references", key, "acceptance_length")], fill=fill) for key, name, fill in references]
+    rows = [row for row in starmap(Row, tasks.items()) if HEAD_ACCEPTANCE.value(row) is not None]
+    return _bar_chart("acceptance", [HEAD_ACCEPTANCE, *others], rows, mark=NO_DRAFTING)
 
 
 def acceptance_by_slice(slices: Mapping[str, Mapping[str, Entry]]) -> Chart | None:
@@ -88,14 +78,8 @@ def acceptance_by_slice(slices: Mapping[str, Mapping[str, Entry]]) -> Chart | No
         for arm, name in report_tables.task_arms(entries, key).items()
     ]
     counts = [Column(key, [(key,)], "{:,}") for key in ("conversations", "tokens")]
-    table = Table.build(
-        "Acceptance length, by turn, context and phase",
-        "As by task, over all rounds at one stream. The speed-up is on the right. Intervals are over conversations.",
-        "Slice",
-        [HEAD_ACCEPTANCE, SPEEDUP, *times, *counts],
-        [Row(*entry) for entry in entries.items()],
-    )
-    return _bar_chart("slices", table, _describe_speedup, NO_DRAFTING)
+    columns = [HEAD_ACCEPTANCE, SPEEDUP, *times, *counts]
+    return _bar_chart("slices", columns, list(starmap(Row, entries.items())), _describe_speedup, NO_DRAFTING)
 
 
 def acceptance_by_mode_and_phase(acceptance: Mapping[str, Any]) -> Chart | None:
@@ -103,17 +87,13 @@ def acceptance_by_mode_and_phase(acceptance: Mapping[str, Any]) -> Chart | None:
     modes, phases = acceptance.get("modes") or {}, lookup(acceptance.get("all") or {}, "by_phase") or {}
     rows = [Row(f"mode {name or '(none)'}", entry) for name, entry in modes.items()]
     rows += [Row(name.replace("_", " "), entry) for name, entry in phases.items()]
-    sentence = "As by task, for each mode of the recipe and for the parts of the answers that models write differently."
-    table = Table.build("Acceptance length, by mode and phase", sentence, "Mode or phase", [HEAD_ACCEPTANCE], rows)
-    return _bar_chart("phases", table, mark=NO_DRAFTING) if rows else None
+    return _bar_chart("phases", [HEAD_ACCEPTANCE], rows, mark=NO_DRAFTING)
 
 
 def acceptance_by_depth(evaluated: Mapping[str, Entry]) -> Chart | None:
     """Draws `by_depth` of acceptance.json, one panel per task. evaluated: its key `tasks`."""
     shares = {name: lookup(task, "by_depth") or [] for name, task in evaluated.items()}
-    sentence = "Share of the rounds that accept a depth, among those that accept the depth above and have a node there."
-    title = "Conditional acceptance, by depth"
-    return _panel_chart("depth", title, sentence, shares, 1, ("Task", "depth {}", "depth in the tree"))
+    return _panel_chart("depth", shares, 1, "depth {}", "depth in the tree")
 
 
 def accepted_per_step(points: Points) -> Chart | None:
@@ -127,9 +107,7 @@ def accepted_per_step(points: Points) -> Chart | None:
             shares[name] = [count / total for count in counts]
     longest = max(map(len, shares.values()), default=0)
     shares = {name: row + [0.0] * (longest - len(row)) for name, row in shares.items()}
-    sentence = "Share of draft steps by the number of accepted draft tokens; the target's own token is not counted."
-    names = ("Arm", "{} accepted", "accepted draft tokens")
-    return _panel_chart("accepted", "Accepted draft tokens per step", sentence, shares, 0, names)
+    return _panel_chart("accepted", shares, 0, "{} accepted", "accepted draft tokens")
 
 
 def round_time(rounds: Entry) -> Chart | None:
@@ -139,8 +117,7 @@ def round_time(rounds: Entry) -> Chart | None:
     total = sum(times.values())
     rows = [Row(name, {"ms": value, "share": value / total}) for name, value in times.items() if total > 0]
     time, share = Column("time", [("ms",)], "{:.2f} ms", fill="solid"), Column("share", [("share",)], "{:.0%}")
-    table = Table.build("Time of a round", f"A round takes {total:.2f} ms at one stream.", "Part", [time, share], rows)
-    return _bar_chart("round", table, lambda row: share.text(share.value(row)))
+    return _bar_chart("round", [time, share], rows, lambda row: share.text(share.value(row)), detail=f"{total:.2f}")
 
 
 def load_charts(points: Points, axis: LoadAxis) -> Iterator[Chart]:
@@ -199,16 +176,27 @@ def _draw_load(ident: str, table: Table, x_name: str) -> Drawing:
 
 
 def _bar_chart(
-    ident: str, table: Table | None, describe: Callable[[Row], str] = lambda row: "", mark: Mark | None = None
+    ident: str,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    describe: Callable[[Row], str] = lambda row: "",
+    mark: Mark | None = None,
+    detail: str = "",
 ) -> Chart | None:
     """Draws a group of bars for each row of a table, and a bar for each column that has a fill pattern.
 
     Args:
         ident: The HTML id of the chart.
-        table: The table; None returns None.
+        columns: The columns of the table.
+        rows: The rows of the table.
         describe: Returns the text to the right of the label of a row.
         mark: See `draw_bars`.
+        detail: See `report_tables.build_table`.
+
+    Returns:
+        The chart; None if the table has no value.
     """
+    table = report_tables.build_table(ident, columns, rows, detail)
     if table is None:
         return None
     groups = [BarGroup(row.name, describe(row), _bars(table.columns, row)) for row in table.rows]
@@ -226,27 +214,25 @@ def _bars(columns: Sequence[Column], row: Row) -> list[Bar]:
 
 
 def _panel_chart(
-    ident: str, title: str, sentence: str, shares: Mapping[str, Sequence[Any]], first: int, names: tuple[str, str, str]
+    ident: str, shares: Mapping[str, Sequence[Any]], first: int, column_name: str, x_name: str
 ) -> Chart | None:
     """Draws a panel with the shares of each row.
 
     Args:
         ident: The HTML id of the chart.
-        title: The title of the chart.
-        sentence: The explanation below the title.
         shares: Row name -> shares between 0 and 1.
         first: The number of the first share on the x axis.
-        names: The header of the row names, the header of a share with {} for its number, and the title of the x axis.
+        column_name: The header of a share, with {} for its number.
+        x_name: The title of the x axis.
 
     Returns:
         The chart; None if there is no share.
     """
-    row_name, column_name, x_name = names
     numbers = [str(first + index) for index in range(max(map(len, shares.values()), default=0))]
     columns = [Column(column_name.format(number), [(number,)], "{:.1%}") for number in numbers]
     rows = [Row(name, dict(zip(numbers, row, strict=False))) for name, row in shares.items()]
     rows = [row for row in rows if any(column.value(row) is not None for column in columns)]
-    table = Table.build(title, sentence, row_name, columns, rows)
+    table = report_tables.build_table(ident, columns, rows)
     if table is None:
         return None
     panels = [(row.name, [column.value(row) for column in columns]) for row in rows]

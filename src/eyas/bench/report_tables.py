@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from statistics import median
 from typing import Any
 
+from eyas.base.config import load_toml
 from eyas.bench.charts import Fill
 from eyas.bench.results import lookup, read_interval, read_number
 
 MISSING = "–"
 BASELINE, HEAD = "baseline", "with head"
-REFERENCES: tuple[tuple[str, str, Fill], ...] = (
-    ("prompt_lookup", "prompt lookup", "hatch"),
-    ("ngram4", "4-gram", "dots"),
-)
+TABLES = load_toml(FilePath(__file__).with_name("charts.toml"))
+REFERENCES: list[tuple[str, str, Fill]] = TABLES["references"]
 TIMES = {"tpot_ms": "TPOT", "step_ms": "Step", "ttft_ms": "TTFT", "e2e_ms": "End-to-end"}
 PERCENTILES = ("p50", "p90", "p99")
 
@@ -94,6 +94,12 @@ class Table:
         return Table(title, note, corner, known, rows) if known else None
 
 
+def build_table(ident: str, columns: Sequence[Column], rows: Sequence[Row], detail: str = "") -> Table | None:
+    """Returns a table with the texts of [tables.IDENT] in charts.toml; None if it is empty. detail: stands for {}."""
+    texts = {name: text.format(detail) for name, text in TABLES["tables"][ident].items()}
+    return Table.build(**texts, columns=columns, rows=rows)
+
+
 def describe_load(point: Entry) -> str:
     """Returns the load of an entry, for example "4 streams"; "an unknown load" for n = 0 (imported results)."""
     if "n" not in point:
@@ -131,9 +137,7 @@ def task_table(tasks: Mapping[str, Entry]) -> Table | None:
         *(Column(f"by {name}", [("references", key, "acceptance_length")]) for key, name, _ in REFERENCES),
         Column("Uncertain share", [("uncertain_share",)], "{:.0%}"),
     ]
-    rows = [Row(name, task, "prompts") for name, task in tasks.items()]
-    note = "One stream at a time. The small numbers are 95% intervals."
-    return Table.build("Results by task", note, "Task", columns, rows)
+    return build_table("tasks", columns, [Row(name, task, "prompts") for name, task in tasks.items()])
 
 
 def load_tables(points: Points, load: str) -> list[Table]:
@@ -153,16 +157,6 @@ def load_tables(points: Points, load: str) -> list[Table]:
         Column(f"{name}, ms", [(key, percentile) for percentile in PERCENTILES], interval=(key, "p50_ci95"))
         for key, name in TIMES.items()
     ]
-    work = [
-        Column("Tokens/s", [("output_tps",)], "{:,.1f}", ("output_tps_ci95",)),
-        Column("Goodput, requests/s", [("goodput",)]),
-        Column("Acceptance length", [("acceptance_length",)], interval=("acceptance_length_ci95",)),
-        Column("Requests", [("requests",)], "{:,}"),
-        Column("Failed", [("failed",)], "{:,}"),
-    ]
-    note = "The small numbers are 95% intervals"
-    tables = [
-        Table.build(f"Times, by {load}", f"p50 / p90 / p99 over requests. {note} of the median.", "Arm", times, rows),
-        Table.build(f"Throughput and acceptance, by {load}", f"{note}.", "Arm", work, rows),
-    ]
+    work = [Column(**column) for column in TABLES["throughput"]]
+    tables = (build_table("times", times, rows, load), build_table("throughput", work, rows, load))
     return [table for table in tables if table is not None]

@@ -182,8 +182,9 @@ def _build_results(target: Target, pairs: PairsByTask, times: EngineCounters, se
     tasks: dict[str, dict[str, Any]] = {}
     for task, some in pairs.items():
         if measured := [pair for pair in some if pair.is_timed and not pair.is_looping]:
+            uncertain = sum(count_uncertain(target, pair.prompt, pair.baseline.token_ids) for pair in measured)
             tasks[task] = _task_metrics(measured, seed) | {
-                "uncertain_share": _uncertain_share(target, measured),
+                "uncertain_share": uncertain / sum(len(pair.baseline.token_ids) for pair in measured),
                 "looping": sum(pair.is_looping for pair in some),
                 "too_short": sum(not pair.is_timed for pair in some),
             }
@@ -219,8 +220,3 @@ def _task_metrics(pairs: Sequence[PairedAnswers], seed: int) -> dict[str, Any]:
 
 def _acceptance(stats: AcceptanceStats) -> dict[str, Any]:
     return {"acceptance_length": stats.acceptance_length, "ci95": [stats.ci95.low, stats.ci95.high]}
-
-
-def _uncertain_share(target: Target, pairs: Sequence[PairedAnswers]) -> float:
-    uncertain = sum(count_uncertain(target, pair.prompt, pair.baseline.token_ids) for pair in pairs)
-    return uncertain / sum(len(pair.baseline.token_ids) for pair in pairs)

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import difflib
+import functools
 import importlib
 import os
 import re
@@ -19,13 +20,6 @@ from eyas.base.errors import EyasError, UsageError
 from eyas.base.google_auth import SECRETS_VARIABLE, load_secrets
 
 INTERRUPTED = "eyas: stopped. Run the same command again: a run directory continues where it stopped."
-USAGE_ERRORS = (  # argparse's message -> the problem
-    (r"the following arguments are required: (.+)", "{0} is missing"),
-    (r"argument (\S+): invalid int value: (.+)", "{0} is {1}, not a whole number"),
-    (r"argument (\S+): invalid float value: (.+)", "{0} is {1}, not a number"),
-    (r"argument (\S+): expected one argument", "{0} needs a value"),
-    (r"argument (\S+): not allowed with argument (\S+)", "{0} and {1} cannot be used together"),
-)
 TYPES = {"int": int, "float": float}
 OPTIONAL = dict.fromkeys(("device", "acknowledge"), None) | {"json": False}
 
@@ -82,11 +76,16 @@ def _redeliver_interrupts() -> Iterator[None]:
         sys.unraisablehook = before
 
 
+@functools.cache
+def _load_table() -> dict[str, Any]:
+    return tomllib.loads(files(__name__).joinpath("arguments.toml").read_text(encoding="utf-8"))
+
+
 class _Parser(argparse.ArgumentParser):
     """An argparse parser that raises UsageError for an invalid command line."""
 
     def error(self, message: str) -> NoReturn:
-        for pattern, text in USAGE_ERRORS:
+        for pattern, text in _load_table()["usage_errors"].items():
             found = re.fullmatch(pattern, message)
             if found is not None:
                 message = text.format(*found.groups())
@@ -128,7 +127,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _build_parser() -> tuple[_Parser, Mapping[str, _Parser]]:
     """Builds the parser from arguments.toml. Returns it and the parser of each verb by name."""
-    table = tomllib.loads(files(__name__).joinpath("arguments.toml").read_text(encoding="utf-8"))
+    table = _load_table()
     parser = _Parser(prog="eyas", description=table["description"], epilog=table["epilog"], allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"eyas {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")

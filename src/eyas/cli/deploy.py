@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -29,17 +30,19 @@ def run_verb(parsed: argparse.Namespace) -> int:
     if parsed.upload:
         launch = build_run_launch(run)
         upload_artifacts(launch.artifact_uri, launch.artifacts)
-        _log(f"{_list_artifacts(launch)} uploaded to {launch.artifact_uri}")
+        _log(f"{' and '.join(launch.artifacts) or 'nothing'} uploaded to {launch.artifact_uri}")
     directory = write_manifests(run, parsed.platform)
     if parsed.platform == "kubernetes":
-        _log("\n".join([f"{directory} is written", *_next_commands(run, directory, parsed.upload)]))
+        launch = build_run_launch(run) if any(directory.glob(f"{kubernetes.SERVING}/*")) else None
+        values = {"launch": launch, "serving": kubernetes.SERVING, "jobs": build_jobs(run.recipe)}
+        _log(_render("next_commands.txt.jinja", directory=directory, is_uploaded=parsed.upload, **values))
         return 0
     state = _call_jobs(run, parsed) if parsed.jobs else _call_vertex(run, parsed)
     if state is None:
         what = "--jobs --apply runs the jobs" if parsed.jobs or not _has_head(run) else "--apply creates the deployment"
         _log(f"{directory} is written. The same command with {what}.")
     else:
-        print(json.dumps(state, indent=2) if parsed.json else _render_state(state))
+        print(json.dumps(state, indent=2) if parsed.json else _render("deployment.txt.jinja", state=state))
     return 0
 
 
@@ -153,24 +156,6 @@ def _head_directory(run: Run) -> Path:
     return exported / engine
 
 
-def _next_commands(run: Run, directory: Path, is_uploaded: bool) -> list[str]:
-    """Returns the commands that the user runs next."""
-    lines = []
-    if any(directory.glob(f"{kubernetes.SERVING}/*")):
-        launch = build_run_launch(run)
-        if launch.artifacts and not is_uploaded:
-            lines.append(f"The same command with --upload uploads {_list_artifacts(launch)} for the pods. Then run:")
-        lines.append(f"    {kubernetes.apply_command(directory)}")
-    commands = kubernetes_jobs.job_commands(build_jobs(run.recipe), directory)
-    if commands:
-        lines += ["Run the data stages one after the other:", "    " + " &&\n    ".join(commands)]
-    return lines
-
-
-def _list_artifacts(launch: Launch) -> str:
-    return " and ".join(launch.artifacts) or "nothing"
-
-
 def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -193,6 +178,8 @@ def _call_jobs(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
     return jobs.status() if parsed.status else jobs.apply(stages, url, run.out) if parsed.apply else jobs.cancel()
 
 
-def _render_state(state: dict[str, Any]) -> str:
-    """Returns the state of a deployment or of jobs on Vertex AI as lines for a terminal."""
-    return template_environment("eyas.cli", ".").get_template("deployment.txt.jinja").render(state=state).rstrip()
+def _render(template: str, **values: Any) -> str:
+    """Returns a text template of this package as lines for a terminal."""
+    environment = template_environment("eyas.cli", ".")
+    environment.filters["quote"] = shlex.quote
+    return environment.get_template(template).render(values).rstrip()

@@ -127,17 +127,13 @@ def load_canary(name: str, target: Target, draft: HeadSpec) -> HeadSpec:
 
 def _check_fit(name: str, stored: StoredHead, target: Target) -> None:
     """Prints the origin of the head and warnings to stderr. Raises InputError if the head does not fit the target."""
-    print(f"eyas: {describe_head(name, stored)}", file=sys.stderr)
+    trained_for = f", for target {stored.metadata.target_name}" if stored.metadata.target_name else ""
+    digest, record = stored.digest[:19], _describe_record(stored.provenance)
+    print(f"eyas: head {name} ({digest}{trained_for}): {record}", file=sys.stderr)
     findings = [*stored.findings, *require_fit(stored, target.info, target.digest, target.text_digests)]
     for finding in [*findings, *check_embedding(stored, target.embedding.weight)]:
         if finding.weight != "ok":
             print(f"eyas: {finding}", file=sys.stderr)
-
-
-def describe_head(name: str, stored: StoredHead) -> str:
-    """Returns a line with the digest of a head, its target, and the stage and time that wrote it, as far as known."""
-    trained_for = f", for target {stored.metadata.target_name}" if stored.metadata.target_name else ""
-    return f"head {name} ({stored.digest[:19]}{trained_for}): {_describe_record(stored.provenance)}"
 
 
 def _describe_record(record: Provenance | None) -> str:

@@ -61,7 +61,7 @@ def _format_record(explained: Mapping[str, Any], color: bool, with_gates: bool) 
         colors={"bold": BOLD, "dim": DIM, "green": GREEN, "red": RED},
         make_printable=make_printable,
         with_gates=with_gates,
-        paint=lambda text, code: _paint(text, code, color),
+        paint=lambda text, code: mark(make_printable(text), code) if color and code else make_printable(text),
         highlight=lambda message, code, key: _highlight(message, code if color else None, key),
         dump_record=lambda value: json.dumps(value, ensure_ascii=False, default=str)[:MAX_RECORD_CHARS],
         join_counts=_join_counts,
@@ -83,10 +83,6 @@ def _highlight(message: Mapping[str, Any], code: str | None, key: str) -> str:
             pieces += [make_printable(text[done : value["start"]]), mark(make_printable(value[key]), code)]
             done = value["end"]
     return indent("".join((*pieces, make_printable(text[done:]))), "    ")
-
-
-def _paint(text: str, code: str, color: bool) -> str:
-    return mark(make_printable(text), code) if color and code else make_printable(text)
 
 
 def _join_counts(counts: Mapping[str, int]) -> str:

@@ -27,7 +27,7 @@ from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED, public_name
 from eyas.server.routes import Api, ApiOptions
 from eyas.server.server import bind, serve, server_url
-from eyas.server.vertex import STORAGE_VARIABLE, VertexConfig, read_vertex_config
+from eyas.server.vertex import STORAGE_VARIABLE, read_vertex_config
 from eyas.speculation.arms import OFF
 
 if TYPE_CHECKING:  # imported when --sample-low-acceptance is given: it imports the data stage
@@ -43,7 +43,9 @@ def run_verb(parsed: argparse.Namespace) -> int:
     keys, vertex = _api_keys(parsed.api_key), read_vertex_config(os.environ)
     if parsed.copies == "key" and not keys:
         raise UsageError("--copies key needs API keys, but the server has none", "Add --api-key, or --copies request")
-    host, port = _address(parsed.host, parsed.port, vertex)
+    # From the command line, else from Vertex AI's variables.
+    host = parsed.host or ("127.0.0.1" if vertex is None else "0.0.0.0")
+    port = parsed.port if parsed.port is not None else 8000 if vertex is None else vertex.port
     require_range("--drain-s", parsed.drain_s, 0)
     require_range("--threads", parsed.threads, 1)
     sample_options, canary = _sample_options(parsed), _canary_options(parsed)
@@ -177,13 +179,6 @@ def _start_sampler(options: "SampleOptions", engine: AsyncEngine, parsed: argpar
         f"acceptance by slice, without any text, is stored in {options.directory / LOG_FILE}"
     )
     return sampler
-
-
-def _address(host: str | None, port: int | None, vertex: VertexConfig | None) -> tuple[str, int]:
-    """Returns host and port: from the command line, else from Vertex AI's variables, else 127.0.0.1 and 8000."""
-    if vertex is None:
-        return host or "127.0.0.1", 8000 if port is None else port
-    return host or "0.0.0.0", vertex.port if port is None else port
 
 
 def _set_threads(given: int | None, device: str, dtype: torch.dtype) -> None:

@@ -16,16 +16,10 @@ The Deployment and the Jobs read the Secret NAME-secrets as environment variable
 models, the key that `respond.api_key_env` names, and EYAS_PRIVACY_KEY, which must be equal in all pods of `prompts`.
 """
 
-import shlex
-from pathlib import Path
-
 from eyas.deploy.config import KubernetesConfig
 from eyas.deploy.launch import PORT, Json, Launch, http_probe, startup_attempts
 from eyas.deploy.manifests import app_labels, render_manifest
 
-QUEUE_METRICS = dict.fromkeys(("eyas", "vllm"), "vllm:num_requests_waiting") | {"sglang": "sglang:num_queue_reqs"}
-"""The gauge of waiting requests of each engine. eyas uses vLLM's name."""
-PRE_STOP_S, EXIT_S = 10, 10
 SERVING = "serving"
 
 
@@ -44,11 +38,11 @@ def build_serving(config: KubernetesConfig, launch: Launch) -> dict[str, Json]:
         "gpus": config.accelerator_count,
         "probe": http_probe({"path": launch.health_route, "port": "http"}),
         "startup_attempts": startup_attempts(config.startup_s),
-        "queue_metric": QUEUE_METRICS[launch.engine],
+        "launch": launch,
+        "port": PORT,
     }
-    limits = {"launch": launch, "port": PORT, "pre_stop_s": PRE_STOP_S, "exit_s": EXIT_S}
     labels = app_labels(launch.name, "serving")
-    objects = render_manifest("serving", config, launch.name, labels, app=launch.name, **values, **limits)
+    objects = render_manifest("serving", config, launch.name, labels, app=launch.name, **values)
     return {f"{SERVING}/{name}.yaml": value for name, value in objects.items()}
 
 
@@ -61,8 +55,3 @@ def _arguments(config: KubernetesConfig, launch: Launch) -> list[str]:
     # Kubernetes replaces $(NAME) by the variable from the Secret.
     key = [] if config.metrics_key is None else [f"--metrics-key=$({config.metrics_key})"]
     return [verb, "--drain-s", str(config.drain_s), *key, *rest]
-
-
-def apply_command(directory: Path) -> str:
-    """Returns the command that applies the objects of `build_serving`."""
-    return f"kubectl apply -f {shlex.quote(str(directory / SERVING))}"

@@ -6,13 +6,9 @@
         eyas capture    capture.world pods; each loads the target
         eyas train      one pod, with one process for each of its GPUs
 
-The Jobs must be applied one after the other with `job_commands`, because a Job does not wait for the previous Job. A
-stage whose input is unfinished exits with code 2, and its Job fails.
+The Jobs must be applied one after the other with the commands that `eyas deploy` prints, because a Job does not wait
+for the previous Job. A stage whose input is unfinished exits with code 2, and its Job fails.
 """
-
-import shlex
-from collections.abc import Mapping
-from pathlib import Path
 
 from eyas.deploy.config import KubernetesConfig
 from eyas.deploy.launch import Json
@@ -21,7 +17,6 @@ from eyas.deploy.stage_jobs import DataStages, needs_gpu, stage_command
 
 RUNS_MOUNT, RECIPE_MOUNT = "/runs", "/recipe"
 JOBS = "jobs"
-JOB_WAIT_TIMEOUT = "24h"  # of `kubectl wait`
 
 
 def build_jobs(config: KubernetesConfig, stages: DataStages) -> dict[str, Json]:
@@ -41,16 +36,3 @@ def build_jobs(config: KubernetesConfig, stages: DataStages) -> dict[str, Json]:
         job = render_manifest("job", config, name, labels, **pod, command=command, environment=(), **mounts)
         objects[f"{JOBS}/{number}-{stage}.yaml"] = job
     return objects
-
-
-def job_commands(objects: Mapping[str, Json], directory: Path) -> list[str]:
-    """Returns one command for each object of `build_jobs`; it applies the object and waits until a Job is complete."""
-    commands = []
-    for name, value in objects.items():
-        command = f"kubectl apply -f {shlex.quote(str(directory / name))}"
-        if value["kind"] == "Job":
-            metadata = value["metadata"]
-            wait = f"kubectl wait -n {metadata['namespace']} --for=condition=complete --timeout={JOB_WAIT_TIMEOUT}"
-            command += f" && {wait} job/{metadata['name']}"
-        commands.append(command)
-    return commands

@@ -95,19 +95,18 @@ class VertexClient:
     def create_model(self, request: Json) -> None:
         """Uploads a model unless it exists."""
         name = f"{request['parent']}/models/{request['modelId']}"
-        message = self.parse_request("UploadModelRequest", request)
-        self._create(lambda: self.get_model(name), lambda: self.models.upload_model(request=message, timeout=TIMEOUT_S))
+        self._create("UploadModelRequest", request, lambda: self.get_model(name), self.models.upload_model)
 
     def create_endpoint(self, request: Json) -> None:
         """Creates an endpoint unless it exists."""
         name = f"{request['parent']}/endpoints/{request['endpointId']}"
-        message = self.parse_request("CreateEndpointRequest", request)
-        create = self.endpoints.create_endpoint
-        self._create(lambda: self.get_endpoint(name), lambda: create(request=message, timeout=TIMEOUT_S))
+        get, create = self.get_endpoint, self.endpoints.create_endpoint
+        self._create("CreateEndpointRequest", request, lambda: get(name), create)
 
-    def _create(self, get: Callable[[], Any | None], create: Callable[[], Any]) -> None:
+    def _create(self, kind: str, request: Json, get: Callable[[], Any | None], create: Callable[..., Any]) -> None:
+        message = self.parse_request(kind, request)
         # A request whose answer was lost may have created the resource, so each attempt looks for it first.
-        operation = self.retry(lambda: None if get() is not None else create())
+        operation = self.retry(lambda: None if get() is not None else create(request=message, timeout=TIMEOUT_S))
         if operation is not None:
             self.wait_for_operation(operation.operation)
 
@@ -117,9 +116,7 @@ class VertexClient:
 
         def attempt() -> Any:
             pending = self._pending_operations(request["endpoint"])
-            if pending:
-                return pending[0]
-            return self.endpoints.deploy_model(request=message, timeout=TIMEOUT_S).operation
+            return pending[0] if pending else self.endpoints.deploy_model(request=message, timeout=TIMEOUT_S).operation
 
         self.wait_for_operation(self.retry(attempt))
 
@@ -266,8 +263,6 @@ def translate_errors(passed_through: tuple[type[Exception], ...] = ()) -> Iterat
 
     try:
         yield
-    except EyasError:
-        raise
     except GoogleAuthError as error:
         raise to_eyas_error(401, str(error)) from None
     except passed_through:

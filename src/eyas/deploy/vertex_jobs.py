@@ -24,6 +24,7 @@ from eyas.base.provenance import digest_json, has_provenance
 from eyas.base.storage import StoragePath
 from eyas.deploy.config import VertexConfig
 from eyas.deploy.launch import OWNER_LABELS, Json, Log, upload_artifacts
+from eyas.deploy.manifests import render_template
 from eyas.deploy.stage_jobs import DataStages, needs_gpu, stage_command
 from eyas.deploy.vertex_client import RetryPolicy, VertexClient
 
@@ -31,7 +32,6 @@ JOBS = "jobs"
 STAGES = ("respond", "capture", "train", "eval", "export")
 RESULTS = {"train": "head", "eval": "eval", "export": "export"}
 """Stage -> its directory, which is downloaded."""
-CACHES = {"XDG_CACHE_HOME": "/tmp/cache", "HF_HOME": "/tmp/huggingface"}
 RUNNING = ("JOB_STATE_QUEUED", "JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_PAUSED", "JOB_STATE_UPDATING")
 DIGEST_CHARS = 12
 
@@ -69,29 +69,14 @@ def recipe_file(stages: DataStages) -> str:
 
 
 def _build_spec(config: VertexConfig, stages: DataStages, stage: str, run_url: str) -> Json:
-    jobs, has_gpu = config.jobs, needs_gpu(stage, stages.url)
-    num_gpus, num_machines = jobs.accelerator_count if has_gpu else 0, stages.num_pods[stage]
-    machine: Json = {"machineType": jobs.machine_type if has_gpu else jobs.cpu_machine_type}
-    if num_gpus:
-        machine |= {"acceleratorType": jobs.accelerator_type, "acceleratorCount": num_gpus}
-    out = to_mounted_path(run_url)
-    secrets = [word.replace("=", f"=projects/{config.project}/secrets/") + "/versions/latest" for word in jobs.secrets]
-    variables = {**CACHES, SECRETS_VARIABLE: " ".join(secrets)} if secrets else CACHES
-    container = {
-        "imageUri": stages.image,
-        **stage_command(stage, f"{out}/{recipe_file(stages)}", out, num_gpus, num_machines),
-        "env": [{"name": name, "value": value} for name, value in variables.items()],
-    }
-    disk = {"bootDiskType": "pd-ssd", "bootDiskSizeGb": jobs.disk_gb}
-    pool = {"machineSpec": machine, "diskSpec": disk, "containerSpec": container}
-    # The first pool has one machine, which gets rank 0. The second has all others.
-    sizes = [1] if num_machines == 1 else [1, num_machines - 1]
-    account = {} if config.service_account is None else {"serviceAccount": config.service_account}
-    # Answers since the last shard are on the machine of `respond` only.
-    strategy = "SPOT" if jobs.spot and stage != "respond" else "STANDARD"
-    scheduling = {"strategy": strategy, "restartJobOnWorkerRestart": num_machines > 1, "timeout": f"{jobs.timeout_s}s"}
-    pools = [{**pool, "replicaCount": str(size)} for size in sizes]
-    return {"workerPoolSpecs": pools, "scheduling": scheduling, **account}
+    has_gpu, num_machines, out = needs_gpu(stage, stages.url), stages.num_pods[stage], to_mounted_path(run_url)
+    num_gpus = config.jobs.accelerator_count if has_gpu else 0
+    project = f"=projects/{config.project}/secrets/"
+    secrets = [word.replace("=", project) + "/versions/latest" for word in config.jobs.secrets]
+    command = stage_command(stage, f"{out}/{recipe_file(stages)}", out, num_gpus, num_machines)
+    machines = {"has_gpu": has_gpu, "num_gpus": num_gpus, "num_machines": num_machines}
+    values = {"image": stages.image, "command": command, "secrets": secrets, "secrets_variable": SECRETS_VARIABLE}
+    return render_template("vertex_job", config=config, stage=stage, **machines, **values)
 
 
 # --- running the jobs ------------------------------------------------------------------------------------------------

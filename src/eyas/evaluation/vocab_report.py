@@ -27,7 +27,7 @@ from eyas.formats.head_dir import StoredHead
 from eyas.model.head import Head
 from eyas.model.target import Target
 from eyas.model.vocab import DraftVocab, required_ids
-from eyas.tree.acceptance_length import RequestRounds, acceptance_length
+from eyas.tree.acceptance_length import acceptance_length
 from eyas.tree.shape import TreeShape
 
 VOCAB_SIZES = tuple(1024 * 2**power for power in range(7))
@@ -69,7 +69,9 @@ def measure_vocab_sizes(
     rounds = replay_heads(features, replayed, heads, target, shape, BATCH_TOKENS)
 
     def entry(counts_W: Tensor, indices: Sequence[int]) -> dict[str, Any]:
-        lengths = [_length_or_none([by_index[i] for i in indices if i in by_index]) for by_index in rounds]
+        some = [[by_index[i] for i in indices if i in by_index] for by_index in rounds]
+        # None: no answer has a round, because every answer has one token.
+        lengths = [round(acceptance_length(one), 6) if any(r.accepted for r in one) else None for one in some]
         return {
             "tokens": int(counts_W.sum()),
             "coverage": [round(vocab.coverage(counts_W), 6) for vocab in vocabs],
@@ -109,8 +111,3 @@ def _choose_vocab(size: int, own: DraftVocab, counts_W: Tensor, required: Sequen
         return DraftVocab.from_counts(counts_W, size, required)
     available = [token for token in required if bool(own.t2d_W[token])]
     return DraftVocab.from_counts(counts_W.masked_fill(~own.t2d_W, -1), size, available)
-
-
-def _length_or_none(rounds: Sequence[RequestRounds]) -> float | None:
-    """Returns the acceptance length, or None if no answer has a round (every answer has one token)."""
-    return round(acceptance_length(rounds), 6) if any(request.accepted for request in rounds) else None

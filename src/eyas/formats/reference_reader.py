@@ -218,18 +218,14 @@ class ReferenceBlockHead(_HeadFiles):
             normed_gD = self._norm(x_gD, f"{layer}.post_attention_layernorm")
             gate, up = (normed_gD @ self.tensors[f"{layer}.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
             x_gD = x_gD + (gate * gate.sigmoid() * up) @ self.tensors[f"{layer}.mlp.down_proj.weight"].T
-        return self._sample(self._norm(x_gD, "norm")[extra:], anchor)
-
-    def _sample(self, normed_gD: Tensor, token: int) -> tuple[Tensor, list[int]]:
-        rows, tokens = [], []
-        for normed_D in normed_gD:
-            vector_r = self.tensors["markov_head.markov_w1.weight"][token]
+        rows, tokens = [], [anchor]
+        for normed_D in self._norm(x_gD, "norm")[extra:]:
+            vector_r = self.tensors["markov_head.markov_w1.weight"][tokens[-1]]
             logits_W = self.output_WD @ normed_D + self.tensors["markov_head.markov_w2.weight"] @ vector_r
             confidence_1 = self.tensors["confidence_head.proj.weight"] @ torch.cat((normed_D, vector_r))
             rows.append(torch.cat((logits_W, confidence_1 + self.tensors["confidence_head.proj.bias"])))
-            token = int(logits_W.argmax())
-            tokens.append(token)
-        return torch.stack(rows), tokens
+            tokens.append(int(logits_W.argmax()))
+        return torch.stack(rows), tokens[1:]
 
     def _attention(self, x_gD: Tensor, context_TD: Tensor, start: int, layer: str) -> Tensor:
         def project(rows: Tensor, name: str) -> Tensor:

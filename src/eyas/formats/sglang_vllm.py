@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eyas.base.templates import template_environment
 from eyas.formats.aux_layers import AUX_LAYERS_KEY, to_sglang_ids
 from eyas.formats.config import FILE_DTYPES, FIXED_VALUES, SIZE_KEYS, VARIANT_FLAGS, build_config_json
 from eyas.formats.head_dir import StoredHead, head_tensors, write_files
@@ -22,7 +23,6 @@ from eyas.model.block_head import BlockConfig
 from eyas.model.head import HeadConfig
 from eyas.model.target import Target
 
-SPECULATORS_VERSION = "0.9.0"  # the version whose files the format follows
 NUM_ANCHORS = 512  # DeepSpec's model class requires the key, which only its training reads; this is its default
 # Keys that speculators keeps at the top level, not in transformer_layer_config.
 TOP_LEVEL_KEYS = ("draft_vocab_size", "target_hidden_size", "tie_word_embeddings")
@@ -75,32 +75,14 @@ def write_engine_dir(
     write_files(directory, engine_format.adapt_config(flat, target_name, chain), renamed)
 
 
-def _vllm_config(flat: dict[str, Any], target_name: str, chain: int) -> dict[str, Any]:
-    # Some versions of vLLM would read a second list under eagle_config literally, others would add 1 as SGLang does.
-    return flat | {"eagle_config": {"use_aux_hidden_state": True}}
-
-
 def _speculators_config(flat: dict[str, Any], target_name: str, chain: int) -> dict[str, Any]:
     rope = {"rope_type": "default", **(flat["rope_scaling"] or {}), "rope_theta": flat["rope_theta"]}
-    proposal = {"proposal_type": "greedy", "speculative_tokens": chain, "accept_tolerance": 0.0, "verifier_accept_k": 1}
-    return {
-        "architectures": ["Eagle3DraftModel"],
-        "speculators_model_type": "eagle3",
-        "speculators_version": SPECULATORS_VERSION,
-        **{key: flat[key] for key in TOP_LEVEL_KEYS},
-        "embed_requires_grad": False,
-        # vLLM assumes true for flags that are missing here, and false for flags that are missing in other layouts.
-        **{flag: flat[flag] for flag in VARIANT_FLAGS},
-        AUX_LAYERS_KEY: flat[AUX_LAYERS_KEY],
-        "torch_dtype": flat["torch_dtype"],
-        "transformer_layer_config": {key: flat[key] for key in LAYER_KEYS} | {"rope_parameters": rope},
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "default_proposal_method": "greedy",
-            "proposal_methods": [proposal],
-            "verifier": {"name_or_path": target_name, "architectures": []},
-        },
-    }
+    layer = {key: flat[key] for key in LAYER_KEYS} | {"rope_parameters": rope}
+    keys = {"top_level_keys": TOP_LEVEL_KEYS, "flags": VARIANT_FLAGS, "layers_key": AUX_LAYERS_KEY}
+    environment = template_environment("eyas.formats", ".")
+    environment.filters["json"] = json.dumps
+    template = environment.get_template("speculators_config.json.jinja")
+    return json.loads(template.render(config=flat, layer=layer, target_name=target_name, chain=chain, **keys))
 
 
 def _sglang_problem(config: HeadConfig, num_layers: int) -> str | None:
@@ -138,7 +120,8 @@ def find_matrix_problem(target: Target) -> str | None:
 
 ENGINE_FORMATS = (
     EngineFormat("sglang", lambda flat, *_: flat, _sglang_problem),  # SGLang reads eyas's own config.json
-    EngineFormat("vllm", _vllm_config, _common_problem),
+    # Some versions of vLLM would read a second list under eagle_config literally, others would add 1 as SGLang does.
+    EngineFormat("vllm", lambda flat, *_: flat | {"eagle_config": {"use_aux_hidden_state": True}}, _common_problem),
     EngineFormat("vllm-speculators", _speculators_config, _common_problem, prefix="layers.0."),
 )
 BLOCK_FORMATS = (

@@ -80,7 +80,12 @@ class AppendLog:
         with convert_write_errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)
-            self._lock()
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._file.close()
+                problem = f"Another server writes to {path}"
+                raise InputError(problem, "Give each server its own directory: --sample-low-acceptance DIR") from None
             path.chmod(0o600)
             self.num_bytes = path.read_bytes().rfind(b"\n") + 1
             self._file.truncate(self.num_bytes)
@@ -101,14 +106,6 @@ class AppendLog:
     def close(self) -> None:
         """Closes the file and releases its lock."""
         self._file.close()
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            problem = f"Another server writes to {self.path}"
-            raise InputError(problem, "Give each server its own directory: --sample-low-acceptance DIR") from None
 
 
 def read_complete_lines(path: Path) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from eyas.base.config import to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.storage import convert_write_errors, write_atomic
 from eyas.data.sources.source import SourceConfig
-from eyas.deploy.config import NAME, DeployConfig
+from eyas.deploy.config import NAME
 from eyas.formats.head_dir import read_head, resolve_head
 from eyas.model.target_dir import read_num_layers
 from eyas.monitoring.acceptance_log import read_complete_lines
@@ -69,7 +69,9 @@ def build_recipe(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
     head = (run / "head") if recipe.target.head is None else resolve_head(recipe.target.head)
     sizes = read_head(head, None, read_num_layers(recipe.target.model)).config
     source = SourceConfig(str(prompts), license=LICENSE, name=SOURCE, keep_system=True)
-    checkpoints = _sibling_url(recipe.train.checkpoint_url, name)
+    checkpoints, deploy = _sibling_url(recipe.train.checkpoint_url, name), recipe.deploy
+    if NAME.fullmatch(endpoint := deploy.name or recipe.name):
+        deploy = replace(deploy, name=endpoint)  # so that the new head replaces the old one
     return replace(
         recipe,
         name=name,
@@ -79,14 +81,8 @@ def build_recipe(recipe: Recipe, run: Path, prompts: Path, name: str) -> Recipe:
         # These URLs hold the files of one run each.
         features=replace(recipe.features, url=_sibling_url(recipe.features.url, name)),
         train=replace(match_sizes(recipe.train, sizes), init=str(head.absolute()), checkpoint_url=checkpoints),
-        deploy=_keep_endpoint(recipe),
+        deploy=deploy,
     )
-
-
-def _keep_endpoint(recipe: Recipe) -> DeployConfig:
-    """Returns the deploy section with the old recipe's endpoint name, so that the new head replaces the old one."""
-    name = recipe.deploy.name or recipe.name
-    return replace(recipe.deploy, name=name) if NAME.fullmatch(name) else recipe.deploy
 
 
 def _sibling_url(url: str | None, name: str) -> str | None:

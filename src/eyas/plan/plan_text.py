@@ -13,7 +13,7 @@ from eyas.plan.plan import Plan, format_bytes
 def format_plan(plan: Plan) -> str:
     """Returns the tables of stages and feature options, and notes."""
     environment = template_environment("eyas.plan", ".")
-    environment.filters |= {"bytes": format_bytes, "time": _format_time}
+    environment.filters["bytes"] = format_bytes
     values = {"sample_size": SAMPLE_PROMPTS, "points": POINTS, "free_bytes": _free_bytes(plan)}
     template = environment.get_template("plan.txt.jinja")
     return template.render(plan=plan, num_threads=torch.get_num_threads(), **values).rstrip()
@@ -26,12 +26,3 @@ def _free_bytes(plan: Plan) -> int | None:
         return None
     out = plan.run.out.resolve()
     return shutil.disk_usage(next(parent for parent in (out, *out.parents) if parent.is_dir())).free
-
-
-def _format_time(hours: float | None) -> str:
-    if hours is None:
-        return "?"
-    if hours == 0:
-        return "-"
-    seconds = hours * 3600
-    return f"{hours:,.2f} h" if hours >= 0.1 else f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -13,7 +13,6 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from types import FrameType
 
 import torch
 import torch.distributed as dist
@@ -153,11 +152,7 @@ def catch_sigterm() -> Generator[threading.Event, None, None]:
     if threading.current_thread() is not threading.main_thread():
         yield notice
         return
-
-    def receive(number: int, frame: FrameType | None) -> None:
-        notice.set()
-
-    previous = signal.signal(signal.SIGTERM, receive)
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: notice.set())
     try:
         yield notice
     finally:

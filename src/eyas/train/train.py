@@ -8,7 +8,6 @@ README.md is the head's model card. It contains no times and no paths, so equal 
 import dataclasses
 import json
 import time
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from eyas.base import provenance
 from eyas.base.errors import UsageError
 from eyas.base.storage import AnyPath, StoragePath, write_atomic
+from eyas.base.templates import template_environment
 from eyas.evaluation.replay import HeldOutRows, sample_held_out
 from eyas.features.reader import Features
 from eyas.formats.config import HeadMetadata
@@ -31,7 +31,6 @@ from eyas.train.trainer import STAGE, Trainer
 from eyas.train.training_metrics import TRACKER_DIRECTORY, to_jsonl
 
 NOT_IN_DIGEST = ("checkpoint_every_s", "checkpoint_url", "shard", "watch")
-CARD_TEMPLATE = Path(__file__).with_name("head_card.md")
 
 
 def build_origin(config: TrainConfig, features: Features, target: Target) -> provenance.StageInputs:
@@ -137,7 +136,7 @@ def _write_head_files(
     )
     write_head(out_dir, head, trainer.vocab, metadata, DTYPES[config.stored_dtype])
     write_atomic(out_dir / "metrics.jsonl", to_jsonl(trainer.metrics_lines))
-    card = build_head_card(trainer, _describe_choices(trainer, origin))
+    card = build_head_card(trainer, origin.parents.get("init"))
     write_atomic(out_dir / "README.md", "\n".join(part for part in (card, data_card) if part))
 
 
@@ -148,45 +147,14 @@ def _build_held_out(config: TrainConfig, features_dir: AnyPath, target: Target) 
     return HeldOutRows(features, indices, target, config.evaluate_tree, config.micro_tokens) if indices else None
 
 
-def _describe_choices(trainer: Trainer, origin: provenance.StageInputs) -> dict[str, str]:
-    """Returns the settings that differ from standard EAGLE-3 training, as name -> text, for README.md."""
-    config, sizes, chosen = trainer.config, trainer.head.config, trainer.selection.chosen
-    last = trainer.metrics_lines[-1]["update"]
-    choices = {"graph": sizes.variant} if sizes.fc_norm or sizes.norm_output or sizes.max_depth else {}
-    if config.loss != "soft" and config.drafter == "eagle3":
-        choices["loss"] = config.loss
-    if config.lm_head != "random" and config.drafter == "eagle3":
-        choices["output rows"] = "initialized with the target's"
-    is_mean, update = (config.ema > 0, last) if chosen is None else (chosen.is_mean, chosen.update)
-    if is_mean or update != last:
-        choices["weights"] = f"{'the EMA of the weights up to' if is_mean else 'those of'} update {update} of {last}"
-    if "init" in origin.parents:
-        choices["started from"] = f"a head, digest `{origin.parents['init']}`"
-    return choices
-
-
-def build_head_card(trainer: Trainer, choices: dict[str, str]) -> str:
-    """Returns the content of README.md. choices: the result of `_describe_choices`, one table row each."""
-    config, features, vocab, metrics = trainer.config, trainer.features, trainer.vocab, trainer.metrics_lines[-1]
-    manifest, rows = features.manifest, [features.manifest.rows[i] for i in trainer.indices]
-    counts_W = features.generated_counts(features.indices("train"))
-    coverage = f"{vocab.coverage(counts_W):.2%} of the generated ones"
-    if unseen := int((counts_W[vocab.t2d_W] == 0).sum()):
-        coverage += f"; {unseen:,} of them occur in none of those"
-    by_step = enumerate(zip(metrics["accuracy"], metrics["acceptance"], strict=True))
-    template = CARD_TEMPLATE.read_text(encoding="utf-8").partition("\n")[2]
-    return template.format(
-        manifest=manifest,
-        kind="EAGLE-3" if config.drafter == "eagle3" else "Block",
-        features=features,
-        head=trainer.head,
-        vocab=vocab,
-        metrics=metrics,
-        layers=", ".join(str(i) for i in manifest.aux_layer_ids),
-        coverage=coverage,
-        num_texts=len(rows),
-        num_supervised=sum(row.num_supervised for row in rows),
-        tasks=", ".join(f"{task} {count}" for task, count in sorted(Counter(row.task for row in rows).items())),
-        choices="".join(f"| {name} | {text} |\n" for name, text in choices.items()),
-        steps="\n".join(f"| {step} | {accuracy:.1%} | {acceptance:.1%} |" for step, (accuracy, acceptance) in by_step),
+def build_head_card(trainer: Trainer, init: str | None) -> str:
+    """Returns the content of README.md. init: the digest of the head that training started from; None if random."""
+    counts_W = trainer.features.generated_counts(trainer.features.indices("train"))
+    environment = template_environment("eyas.train", ".", keep_trailing_newline=True)
+    return environment.get_template("head_card.md.jinja").render(
+        trainer=trainer,
+        init=init,
+        rows=[trainer.features.manifest.rows[i] for i in trainer.indices],
+        coverage=trainer.vocab.coverage(counts_W),
+        num_unseen=int((counts_W[trainer.vocab.t2d_W] == 0).sum()),
     )

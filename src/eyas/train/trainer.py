@@ -136,9 +136,8 @@ class Trainer:
         config, checkpoint_dir = self.config, StoragePath.of(checkpoint_dir)
         epochs = list(self._plan_epochs())
         updates = [update for epoch in epochs for update in epoch]
-        evaluate_at = set[int]()
-        if self.selection.held_out:
-            evaluate_at = evaluation_updates([len(epoch) for epoch in epochs], config.evaluate_every)
+        lengths = [len(epoch) for epoch in epochs]
+        evaluate_at = evaluation_updates(lengths, config.evaluate_every) if self.selection.held_out else set[int]()
         warmup_updates = max(1, round(config.warmup * len(updates)))
         first = self._resume(checkpoint_dir, origin)
         rows, self._saved_s = self.features.manifest.rows, time.monotonic()
@@ -288,8 +287,6 @@ class Trainer:
     def _warn_of_idle_ranks(self, updates: list[Update]) -> None:
         num_small = sum(len(update.micro_batches) < self.group.world_size for update in updates)
         if num_small and self.group.is_main:
-            print(
-                f"eyas: {num_small} of {len(updates)} updates have fewer micro-batches than the {self.group.world_size}"
-                " processes, so some processes wait. Raise train.batch_tokens, or lower train.micro_tokens.",
-                file=sys.stderr,
-            )
+            few = f"{num_small} of {len(updates)} updates have fewer micro-batches than the {self.group.world_size}"
+            fix = "Raise train.batch_tokens, or lower train.micro_tokens."
+            print(f"eyas: {few} processes, so some processes wait. {fix}", file=sys.stderr)

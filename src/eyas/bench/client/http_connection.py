@@ -175,10 +175,8 @@ class HttpConnection(asyncio.Protocol):
         """Ends the response. It is complete only if neither a content length nor chunks announced its end."""
         self._transport = None
         headers = self._response.headers
-        if self._response.status and "content-length" not in headers and "transfer-encoding" not in headers:
-            self._end_response()
-        else:
-            self._end_response("the connection broke off before the end of the response")
+        is_complete = self._response.status and not {"content-length", "transfer-encoding"} & headers.keys()
+        self._end_response(None if is_complete else "the connection broke off before the end of the response")
 
     # --- called by the parser ---------------------------------------------------------------------------------------
 
