@@ -41,10 +41,9 @@ class SmallModelSpec:
         ours, theirs = self.model.tokenizer.get_vocab(), memory.target.tokenizer.get_vocab()
         if small != large or ours != theirs:
             num_other = sum(theirs.get(token) != number for token, number in ours.items())
-            raise InputError(
-                f"The draft model has {small:,} tokens and the target {large:,}; {num_other:,} tokens differ",
-                "Choose a draft model with the target's vocabulary, for example a smaller model of its family",
-            )
+            problem = f"The draft model has {small:,} tokens and the target {large:,}; {num_other:,} tokens differ"
+            fix = "Choose a draft model with the target's vocabulary, for example a smaller model of its family"
+            raise InputError(problem, fix)
         return SmallModelDrafter(self.model, memory)
 
 

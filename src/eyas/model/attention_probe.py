@@ -67,17 +67,11 @@ class ProbeForward:
 
 
 NUM_TOKENS = 7
+TREE_MASK = ("xxxx....", "xxx.x...", "xxx.xx..", "xxx.xxx.", "xxx.xxxx")
 PROBE_FORWARDS = (
     ProbeForward(PROBE_NAME, (0, 1, 2), (0, 1, 2), (0, 1, 2), 0, None),
     # The sibling has its own id; between the layers it reads the rows of the last token.
-    ProbeForward(
-        ATTENTION_NAME,
-        (7, 3, 4, 5, 6),
-        (6, 3, 4, 5, 6),
-        (3, 3, 4, 5, 6),
-        1,
-        ("xxxx....", "xxx.x...", "xxx.xx..", "xxx.xxx.", "xxx.xxxx"),
-    ),
+    ProbeForward(ATTENTION_NAME, (7, 3, 4, 5, 6), (6, 3, 4, 5, 6), (3, 3, 4, 5, 6), 1, TREE_MASK),
 )
 
 

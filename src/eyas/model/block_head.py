@@ -74,9 +74,8 @@ class BlockConfig(HeadConfig):
         if self.fc_norm or self.norm_output:
             return "fc_norm and norm_output exist only in EAGLE-3 heads"
         if min(self.num_layers, self.block_size, self.markov_rank) < 1:
-            return (
-                f"layers, slots and rank must be at least 1: {self.num_layers}, {self.block_size}, {self.markov_rank}"
-            )
+            sizes = f"{self.num_layers}, {self.block_size}, {self.markov_rank}"
+            return f"layers, slots and rank must be at least 1: {sizes}"
         if self.draft_vocab_size != self.vocab_size:
             return f"a block head drafts with all {self.vocab_size} tokens, not with {self.draft_vocab_size}"
         if not 0 <= self.mask_id < self.vocab_size:

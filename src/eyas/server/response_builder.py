@@ -98,8 +98,7 @@ class ResponseBuilder(ABC):
         self.model = model
         self.wants_token_ids = wants_token_ids
         self.call_id = uuid.uuid4().hex
-        self.header: Json = {"id": f"{self.id_prefix}-{self.call_id}", "created": int(time.time())}
-        self.header["model"] = model.name
+        self.header: Json = {"id": f"{self.id_prefix}-{self.call_id}", "created": int(time.time()), "model": model.name}
 
     @abstractmethod
     def build_response(self, outputs: Sequence[RequestOutput], usage: Usage) -> responses.ResponseModel:
