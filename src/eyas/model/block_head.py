@@ -136,14 +136,6 @@ class MarkovHead(nn.Module):
         self.markov_w2 = nn.Linear(rank, vocab_size, bias=False)
 
 
-class ConfidenceHead(nn.Module):
-    """A linear layer from the hidden state of a slot and the vector of the token before it to a logit."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.proj = nn.Linear(width, 1)
-
-
 class BlockHead(DraftHead):
     """The module with all weights that the drawing above shows; the target's output matrix is not among them."""
 
@@ -158,7 +150,7 @@ class BlockHead(DraftHead):
             self.layers = nn.ModuleList(BlockLayer(config, layer) for layer in range(config.num_layers))
             self.norm = nn.RMSNorm(size, config.rms_norm_eps)
             self.markov_head = MarkovHead(config.vocab_size, rank)
-            self.confidence_head = ConfidenceHead(size + rank)
+            self.confidence_head = nn.ModuleDict({"proj": nn.Linear(size + rank, 1)})
         self.rope = Rope(config.head_dim, config.rope_theta, config.rope_scaling)
 
     def context_keys_values(self, aux_BTL: Tensor, positions_BT: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -202,7 +194,7 @@ class BlockHead(DraftHead):
             normed: The outputs of `step`, [..., D].
             vectors: markov_w1 of the token before each slot, [..., r].
         """
-        return self.confidence_head.proj(torch.cat((normed, vectors), -1))[..., 0]
+        return self.confidence_head["proj"](torch.cat((normed, vectors), -1))[..., 0]
 
     def _layers(self) -> list[BlockLayer]:
         return [layer for layer in self.layers if isinstance(layer, BlockLayer)]

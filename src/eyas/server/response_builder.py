@@ -135,13 +135,9 @@ class ResponseBuilder(ABC):
     def _round_info(self, delta: OutputDelta, token_texts: tuple[str, ...]) -> responses.RoundInfo:
         tree = None
         if delta.draft_tree is not None:
-            ids = delta.draft_tree.tokens
-            tree = responses.TreeInfo(
-                token_ids=list(ids),
-                texts=[self.model.decoder.decode(token).text for token in ids],
-                parents=list(delta.draft_tree.parents),
-                path=list(delta.draft_tree.path),
-            )
+            ids, parents, path = map(list, (delta.draft_tree.tokens, delta.draft_tree.parents, delta.draft_tree.path))
+            texts = [self.model.decoder.decode(token).text for token in ids]
+            tree = responses.TreeInfo(token_ids=ids, texts=texts, parents=parents, path=path)
         drafted, copied = list(delta.is_draft), list(delta.is_copy)
         return responses.RoundInfo(texts=list(token_texts), drafted=drafted, copied=copied, tree=tree)
 
@@ -222,13 +218,11 @@ class ChatResponseBuilder(ResponseBuilder):
         return responses.ChatChunk(**keys, choices=[], **details)
 
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> responses.ChatLogprobs:
-        content = [
-            responses.TokenLogprobs(
-                **self._top_logprob(entry.token, entry.logprob).model_dump(),
-                top_logprobs=[self._top_logprob(token, value) for token, value in entry.top],
-            )
-            for entry in logprobs
-        ]
+        content = []
+        for entry in logprobs:
+            own = self._top_logprob(entry.token, entry.logprob).model_dump()
+            top = [self._top_logprob(token, value) for token, value in entry.top]
+            content.append(responses.TokenLogprobs(**own, top_logprobs=top))
         return responses.ChatLogprobs(content=content, refusal=None)
 
     def _top_logprob(self, token: int, logprob: float) -> responses.TopLogprob:

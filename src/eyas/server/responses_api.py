@@ -189,9 +189,11 @@ class ResponsesBuilder:
             yield from self._add_text("message", part.content, [entry.model_dump() for entry in entries])
         for call in part.tool_calls:
             if call.id:
-                yield from self._add_call(call.id, call.function.name, call.function.arguments)
-            elif call.function.arguments:
-                yield from self._grow_call(call.function.arguments)
+                name = call.function.name
+                yield from self._open({"type": "function_call", "call_id": call.id, "name": name, "arguments": ""})
+            if arguments := call.function.arguments:
+                self._items[-1]["arguments"] += arguments
+                yield self._item_event("response.function_call_arguments.delta", delta=arguments)
 
     def _add_text(self, kind: str, text: str, logprobs: list[Json]) -> Iterator[Json]:
         if not self._is_open or self._items[-1]["type"] != kind:
@@ -209,15 +211,6 @@ class ResponsesBuilder:
             part["logprobs"] += logprobs
         extra = {"logprobs": logprobs} if kind == "message" else {}
         yield self._item_event(f"response.{part['type']}.delta", content_index=0, delta=text, **extra)
-
-    def _add_call(self, call_id: str, name: str, arguments: str) -> Iterator[Json]:
-        yield from self._open({"type": "function_call", "call_id": call_id, "name": name, "arguments": ""})
-        if arguments:
-            yield from self._grow_call(arguments)
-
-    def _grow_call(self, arguments: str) -> Iterator[Json]:
-        self._items[-1]["arguments"] += arguments
-        yield self._item_event("response.function_call_arguments.delta", delta=arguments)
 
     def _open(self, item: Json) -> Iterator[Json]:
         yield from self._close("completed")

@@ -148,9 +148,7 @@ def parse_reply(value: Any, max_tokens: int) -> ChatReply:
         ToolCall(call.id or "", call.function.name, call.function.arguments or "") for call in message.tool_calls or ()
     ]
     reasoning = message.reasoning_content or message.reasoning
-    return ChatReply(
-        Message("assistant", message.content or "", reasoning=reasoning, tool_calls=tuple(calls)),
-        "length" if choice.finish_reason == "length" else "stop",
-        choice.token_ids or None,
-        (choice.prompt_token_ids if reply.prompt_token_ids is None else reply.prompt_token_ids) or None,
-    )
+    answer = Message("assistant", message.content or "", reasoning=reasoning, tool_calls=tuple(calls))
+    finish: Finish = "length" if choice.finish_reason == "length" else "stop"
+    prompt_ids = choice.prompt_token_ids if reply.prompt_token_ids is None else reply.prompt_token_ids
+    return ChatReply(answer, finish, choice.token_ids or None, prompt_ids or None)

@@ -121,7 +121,8 @@ class NearDuplicates:
         for band in range(NUM_BANDS):
             for entries in self._read_partitions(str(band)):
                 pairs = _candidate_pairs(entries[is_kept[entries["record"]]], MAX_COMPARED)
-                found.append(_pack_pairs(self._keep_similar(pairs, self._min_equal)))
+                similar = self._keep_similar(pairs, self._min_equal).astype(np.uint64)
+                found.append((similar[:, 0] << np.uint64(32)) | similar[:, 1])
             found = [np.unique(np.concatenate(found))]
         for pair in found[0]:
             yield int(pair) >> 32, int(pair) & 0xFFFFFFFF
@@ -193,10 +194,6 @@ def _candidate_pairs(entries: np.ndarray, max_heads: int) -> Iterator[np.ndarray
             return
         records = entries["record"].astype(np.int64)
         yield np.stack([records[later], records[head[later] + index]], axis=1)
-
-
-def _pack_pairs(pairs: np.ndarray) -> np.ndarray:
-    return (pairs[:, 0].astype(np.uint64) << np.uint64(32)) | pairs[:, 1].astype(np.uint64)
 
 
 def _hash_rows(rows: np.ndarray) -> np.ndarray:
