@@ -127,9 +127,8 @@ class ModelRunner:
                 self._drafts_R.zero_().index_fill_(0, self.staging.copy(drafting)[0], True)
                 self._drafting = drafting
             recorded = replace(recorded, nodes=size * batch.shape.nodes, drafts=(True,) * size)
-        read_BC = self.graphs.run(
-            (batch.shape, batch.drafter), rows, lambda sampler_batch: self._round(recorded, sampler_batch, True).read_BC
-        )
+        key = batch.shape, batch.drafter
+        read_BC = self.graphs.run(key, rows, lambda sampler_batch: self._round(recorded, sampler_batch, True).read_BC)
         num_slots = 1 if batch.shape is None else batch.shape.max_accepted
         read_BC = to_host(read_BC[: len(batch.req_slots)])
         return RoundOutput(read_BC, num_slots, PhaseTimes(), node_counts_SDN2=_counts_on_host(learning))

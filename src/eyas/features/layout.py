@@ -85,7 +85,9 @@ def teacher_positions(loss_mask_T: Tensor) -> Tensor:
 
     That is one state for each generated token, except for the first token of a text.
     """
-    return torch.cat((loss_mask_T[1:], loss_mask_T.new_zeros(1)))
+    out_T = torch.zeros_like(loss_mask_T)
+    out_T[:-1] = loss_mask_T[1:]
+    return out_T
 
 
 def trimmed_length(loss_mask: Sequence[bool]) -> int:

@@ -129,9 +129,8 @@ class PrefixCache:
         Returns:
             The KV slots of the removed leaves. The caller must free them in the pool.
         """
-        leaves = [
-            (node.last_used, id(node), node) for node in self._nodes() if not node.children and node.num_readers == 0
-        ]
+        unused = (node for node in self._nodes() if not node.children and node.num_readers == 0)
+        leaves = [(node.last_used, id(node), node) for node in unused]
         heapq.heapify(leaves)
         freed: list[Slots] = []
         missing = count

@@ -273,14 +273,9 @@ class CompletionResponseBuilder(ResponseBuilder):
         for token in tokens:
             starts.append(self._num_chars.get(index, 0))
             self._num_chars[index] = starts[-1] + len(token)
+        pairs = [[*entry.top, (entry.token, entry.logprob)] for entry in logprobs]
         # Two tokens may have the same text, partial characters mostly: the likelier one gets the key.
-        tops = [
-            {
-                decode(token).text: max(value, MIN_LOGPROB)
-                for token, value in reversed([*entry.top, (entry.token, entry.logprob)])
-            }
-            for entry in logprobs
-        ]
+        tops = [{decode(token).text: max(value, MIN_LOGPROB) for token, value in reversed(part)} for part in pairs]
         values = [max(entry.logprob, MIN_LOGPROB) for entry in logprobs]
         return responses.CompletionLogprobs(tokens=tokens, token_logprobs=values, top_logprobs=tops, text_offset=starts)
 

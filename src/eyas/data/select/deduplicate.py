@@ -14,6 +14,7 @@ their bands are on disk, too, in partitions that are sorted one at a time.
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -58,7 +59,7 @@ def minhash_signature(texts: Sequence[str]) -> np.ndarray:
     return np.array(minhash.digest(), dtype=np.uint32)
 
 
-class NearDuplicates:
+class NearDuplicates(AbstractContextManager["NearDuplicates"]):
     """The signatures of all records, and the search for near-duplicates among them.
 
     It is a context manager, which removes its scratch files at the end. They take 512 bytes for each record, and 312
@@ -74,9 +75,6 @@ class NearDuplicates:
         self._file: BinaryIO = (self._root / "signatures").open("w+b")
         self._min_equal = int(np.ceil(threshold * NUM_ROWS - 1e-9))
         self.num_records = 0
-
-    def __enter__(self) -> "NearDuplicates":
-        return self
 
     def __exit__(self, *_: object) -> None:
         try:
