@@ -42,8 +42,6 @@ class InputError(EyasError):
 class StageError(EyasError):
     """Work that failed although its inputs are valid, for example because the loss became NaN."""
 
-    exit_code = 1
-
 
 class StorageError(StageError):
     """Storage that is full or cannot be read or written. The user fixes it and runs the same command again."""

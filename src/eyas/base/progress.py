@@ -4,12 +4,14 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Self, TextIO
 
 TTY_INTERVAL_S = 0.1
 PLAIN_INTERVAL_S = 5.0
 
 
+@dataclass(eq=False)
 class Progress:
     """A context manager that prints the progress of a long job.
 
@@ -18,44 +20,35 @@ class Progress:
         capture  120/300 rows  40%  12.3 rows/s  0:10 elapsed  0:15 left  shard 3
 
     The rate does not count the units that `skip` has added.
+
+    Attributes:
+        name: The first word of the line.
+        total: The number of units of the job; None if it is unknown.
+        unit: The name of the units, such as "rows".
+        enabled: False prints nothing.
+        stream: Where to print.
+        clock: Returns the current time in seconds.
+        done: The number of finished units.
     """
 
-    def __init__(
-        self,
-        name: str,
-        total: int | None,
-        unit: str,
-        *,
-        enabled: bool = True,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Starts the clock.
+    name: str
+    total: int | None
+    unit: str
+    _: KW_ONLY
+    enabled: bool = True
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    clock: Callable[[], float] = time.monotonic
+    done: int = field(default=0, init=False)
 
-        Args:
-            name: The first word of the line.
-            total: The number of units of the job; None if it is unknown.
-            unit: The name of the units, such as "rows".
-            enabled: False prints nothing.
-            stream: Where to print; None for stderr.
-            clock: Returns the current time in seconds.
-        """
-        self.name = name
-        self.total = total
-        self.unit = unit
-        self.done = 0
-        self._enabled = enabled
-        self._stream = sys.stderr if stream is None else stream
-        self._clock = clock
-        self._tty = self._stream.isatty()
+    def __post_init__(self) -> None:
+        self._tty = self.stream.isatty()
         self._interval_s = TTY_INTERVAL_S if self._tty else PLAIN_INTERVAL_S
         self._skipped = 0
         self._note = ""
-        self._start_s = clock()
-        self._printed_s = self._start_s
+        self._start_s = self._printed_s = self.clock()
 
     def __enter__(self) -> Self:
-        self._start_s = self._printed_s = self._clock()
+        self._start_s = self._printed_s = self.clock()
         if self._tty:
             self._print()
         return self
@@ -73,12 +66,12 @@ class Progress:
         self.done += n
         self._note = note or self._note
         ends = self.done == self.total and not self._tty  # the line at 100 % is printed at the end, once
-        if self._clock() - self._printed_s >= self._interval_s and not ends:
+        if self.clock() - self._printed_s >= self._interval_s and not ends:
             self._print()
 
     def line(self) -> str:
         """Returns the current progress line."""
-        elapsed_s = self._clock() - self._start_s
+        elapsed_s = self.clock() - self._start_s
         rate = (self.done - self._skipped) / elapsed_s if elapsed_s > 0 else 0.0
         of_total = "" if self.total is None else f"/{self.total:,}"
         parts = [self.name, f"{self.done:,}{of_total} {self.unit}"]
@@ -90,8 +83,8 @@ class Progress:
         return "  ".join([*parts, self._note]).rstrip()
 
     def _print(self, ending: str = "", last: bool = False) -> None:
-        self._printed_s = self._clock()
-        if not self._enabled:
+        self._printed_s = self.clock()
+        if not self.enabled:
             return
         text = f"{self.line()}  {ending}".rstrip()
         if self._tty:
@@ -100,8 +93,8 @@ class Progress:
             text = "\r" + text[: columns - 1] + "\x1b[K" + ("\n" if last else "")
         else:
             text += "\n"
-        self._stream.write(text)
-        self._stream.flush()
+        self.stream.write(text)
+        self.stream.flush()
 
 
 def _format_rate(rate: float) -> str:

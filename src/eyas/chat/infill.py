@@ -7,19 +7,14 @@ StarCoder 2, Granite Code, DeepSeek-Coder, Code Llama, Codestral and Seed-Coder.
 import re
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from eyas.base.config import load_toml
 from eyas.base.errors import InputError
 
-FORMS = (
-    "<|fim_prefix|>PREFIX<|fim_suffix|>SUFFIX<|fim_middle|>",
-    "<fim_prefix>PREFIX<fim_suffix>SUFFIX<fim_middle>",
-    "<｜fim▁begin｜>PREFIX<｜fim▁hole｜>SUFFIX<｜fim▁end｜>",
-    "▁<PRE>PREFIX▁<SUF>SUFFIX▁<MID>",
-    "[SUFFIX]SUFFIX[PREFIX]PREFIX",
-    "<[fim-suffix]>SUFFIX<[fim-prefix]>PREFIX<[fim-middle]>",
-)
+FORMS: list[str] = load_toml(Path(__file__).with_suffix(".toml"))["forms"]
 PLACE = re.compile(r"(?<!\[)(PREFIX|SUFFIX)(?!\])")
 
 

@@ -26,11 +26,9 @@ from eyas.chat.conversation import Conversation, Message, TemplateMessage
 
 FIX_TEMPLATE = "Correct the target's chat template"
 # Parameters of transformers' functions, one of which is the template itself.
-RESERVED_VARIABLES = frozenset(
-    name
-    for function in (PreTrainedTokenizerBase.apply_chat_template, render_jinja_template)
-    for name in signature(function).parameters
-) | {"messages"}
+RESERVED_VARIABLES = frozenset({"messages"}).union(
+    signature(PreTrainedTokenizerBase.apply_chat_template).parameters, signature(render_jinja_template).parameters
+)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import json
 import re
 import secrets
 import string
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -20,6 +19,7 @@ from typing import Any, Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
 
+from eyas.base.config import load_toml
 from eyas.base.errors import InputError
 from eyas.base.sequences import count_equal
 from eyas.chat.conversation import Message, TemplateMessage, ToolCall
@@ -38,15 +38,7 @@ ANSWER_START = r"\Z"  # the answer begins at the end of the prompt
 EMPTY_TEMPLATE: dict[str, Any] = {"start_anchor_pattern": ANSWER_START, "fields": {CONTENT: {}}}
 TEXT_FIELDS = {TOOL_CALLS, CONTENT, "silent"}
 EXAMPLE = ParsedCall("look_up", '{"text": "a b", "count": 2}')
-EXAMPLE_PARAMETERS = {"text": {"type": "string"}, "count": {"type": "integer"}}
-EXAMPLE_TOOL = {
-    "type": "function",
-    "function": {
-        "name": EXAMPLE.name,
-        "description": "Looks up a text.",
-        "parameters": {"type": "object", "properties": EXAMPLE_PARAMETERS, "required": ["text"]},
-    },
-}
+EXAMPLE_TOOL = load_toml(Path(__file__).with_name("example_tool.toml"))
 
 
 @dataclass(frozen=True)
@@ -244,9 +236,8 @@ def new_call_id(form: CallIdForm, name: str, index: int) -> str:
 @cache
 def load_families() -> tuple[ToolFamily, ...]:
     """Reads `tool_families.toml`."""
-    tables = tomllib.loads(FAMILIES.read_text(encoding="utf-8"))
     families = []
-    for name, table in tables.items():
+    for name, table in load_toml(FAMILIES).items():
         response = table.pop("response")
         calls = {**response, "repeats": True, "transform": {"function": response["transform"]}}
         fields: dict[str, Any] = {TOOL_CALLS: calls, CONTENT: {}}

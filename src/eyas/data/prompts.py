@@ -180,7 +180,7 @@ def run(
                 bar.advance(count)
     ledgers = _collect_ledgers(job)
     selection = select_prompts(job)
-    if progress:
+    if progress and selection.traffic is not None:
         _print_traffic(selection.traffic)
     provenance.mark_unfinished(out_dir)
     write_atomic(out_dir / PROMPTS_FILE, _prompt_lines(job, selection, ledgers))
@@ -352,10 +352,8 @@ def _source_identity(source: Source) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in ("path", "license_file", "license")}
 
 
-def _print_traffic(traffic: Mapping[str, Any] | None) -> None:
+def _print_traffic(traffic: Mapping[str, Any]) -> None:
     """Prints the distance from production traffic of each source, of all candidates and of the selection."""
-    if traffic is None:
-        return
     distances = {**traffic["sources"], "all, before": traffic["before"], "selected": traffic["after"]}
     for name, distance in distances.items():
         print(f"traffic  {name}: topics {distance['tv']:.3f} (TV), lengths {distance['ks']:.3f} (KS)", file=sys.stderr)

@@ -108,9 +108,8 @@ class Eagle3Drafter(HeadDrafter[Head]):
         num_own, last_column = max(count for _, _, count in reads), req_to_token_RC.shape[1] - 1
         columns_BE = (lengths_B[:, None] + torch.arange(num_own, device=device)).clamp_(max=last_column)
         own_BE = req_to_token_RC[req_slots_B[:, None], columns_BE]
-        metadata = AttentionMetadata(
-            starts_B1.int(), req_slots_B.int(), lengths_B.int(), slots_T, own_BE, None, positions_T.int()
-        )
+        ints = starts_B1.int(), req_slots_B.int(), lengths_B.int()
+        metadata = AttentionMetadata(*ints, slots_T, own_BE, None, positions_T.int())
         assert self.pool.aux_ZL is not None, "the pool keeps features for the head"
         embeds_1TD = self.target.embed(future_map.tokens_RC[req_slots_T, positions_T + 1][None])
         fused_1TD = self.head.fuse_aux(self.pool.aux_ZL[slots_T][None])

@@ -41,10 +41,9 @@ class SmallModelSpec:
         ours, theirs = self.model.tokenizer.get_vocab(), memory.target.tokenizer.get_vocab()
         if small != large or ours != theirs:
             num_other = sum(theirs.get(token) != number for token, number in ours.items())
-            raise InputError(
-                f"The draft model has {small:,} tokens and the target {large:,}; {num_other:,} tokens differ",
-                "Choose a draft model with the target's vocabulary, for example a smaller model of its family",
-            )
+            problem = f"The draft model has {small:,} tokens and the target {large:,}; {num_other:,} tokens differ"
+            fix = "Choose a draft model with the target's vocabulary, for example a smaller model of its family"
+            raise InputError(problem, fix)
         return SmallModelDrafter(self.model, memory)
 
 
@@ -106,9 +105,8 @@ class SmallModelDrafter:
         own_BE = self.pool.req_to_token_RC[req_slots_B[:, None], positions_BQ]
         starts_B1 = torch.arange(0, (count + 1) * num_rows, num_rows, dtype=torch.int32, device=device)
         positions_T, slots_T = positions_BQ.view(-1), own_BE.reshape(-1)
-        metadata = AttentionMetadata(
-            starts_B1, req_slots_B.int(), begins_B.int(), slots_T, own_BE, None, positions_T.int()
-        )
+        ints = starts_B1, req_slots_B.int(), begins_B.int()
+        metadata = AttentionMetadata(*ints, slots_T, own_BE, None, positions_T.int())
         attend = PackedAttention(self.prepare_attention(self.kv, self.pool.req_to_token_RC, metadata))
         out = self.model.forward(ids_BQ.reshape(1, -1), positions_T[None], attend, want_aux=False)
         return self.model.logits(out.hidden_BTD[0].view(count, num_rows, -1)[:, -1])

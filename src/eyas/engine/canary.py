@@ -166,14 +166,9 @@ class CanaryExperiment:
 
     def status(self) -> CanaryStatus:
         """Returns the current state."""
-        named = list(zip(DRAFTER_NAMES, self._samples, strict=True))
-        return CanaryStatus(
-            self.state,
-            self.share,
-            self.ratio,
-            {name: sample.num_rounds for name, sample in named},
-            {name: sample.num_tokens for name, sample in named},
-        )
+        rounds = {name: sample.num_rounds for name, sample in zip(DRAFTER_NAMES, self._samples, strict=True)}
+        tokens = {name: sample.num_tokens for name, sample in zip(DRAFTER_NAMES, self._samples, strict=True)}
+        return CanaryStatus(self.state, self.share, self.ratio, rounds, tokens)
 
     def _analyze(self) -> None:
         self._num_analyses += 1

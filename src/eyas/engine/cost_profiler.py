@@ -176,7 +176,11 @@ def build_budget(
 
 
 def canary_costs(engine: Engine, arms: tuple[Arm, ...]) -> dict[str, float]:
-    """Measures, for each arm that drafts, the seconds of a round with the second head / those with the first head.
+    """Measures, for each of these arms, the seconds of a round with the second head / those with the first head.
+
+    Args:
+        engine: An engine with two heads.
+        arms: Arms that draft.
 
     Returns:
         The ratio by the arm's name; empty if both heads have the same configuration, so that all ratios are 1.
@@ -187,14 +191,13 @@ def canary_costs(engine: Engine, arms: tuple[Arm, ...]) -> dict[str, float]:
     context = min(CONTEXT, main.max_context)
     costs: dict[str, float] = {}
     for arm in arms:
-        if arm.shape is not None:
-            # Alternately, so that a machine that slows down slows both.
-            seconds = [
-                (main.measure_round_s(arm, 1, context), canary.measure_round_s(arm, 1, context))
-                for _ in range(COST_ROUNDS + 1)
-            ]
-            main_s, canary_s = (statistics.median(times) for times in zip(*seconds[1:], strict=True))
-            costs[arm.name] = canary_s / main_s
+        # Alternately, so that a machine that slows down slows both.
+        seconds = [
+            (main.measure_round_s(arm, 1, context), canary.measure_round_s(arm, 1, context))
+            for _ in range(COST_ROUNDS + 1)
+        ]
+        main_s, canary_s = (statistics.median(times) for times in zip(*seconds[1:], strict=True))
+        costs[arm.name] = canary_s / main_s
     return costs
 
 

@@ -56,7 +56,10 @@ class InlineStream:
 
     def launch(self, work: Callable[[], Out]) -> WorkEvent[Out]:
         """Runs the work."""
-        result = _timed(work)
+        began_s = time.perf_counter()
+        with torch.inference_mode():
+            out = work()
+        result = WorkResult(out, time.perf_counter() - began_s)
         return WorkEvent(lambda: result)
 
     def close(self) -> None:
@@ -95,10 +98,3 @@ class CudaStream:
 def stream_for(device: torch.device) -> DeviceStream:
     """Returns a CudaStream for a CUDA device, and an InlineStream for a CPU."""
     return CudaStream(device) if device.type == "cuda" else InlineStream()
-
-
-def _timed(work: Callable[[], Out]) -> WorkResult[Out]:
-    began_s = time.perf_counter()
-    with torch.inference_mode():
-        out = work()
-    return WorkResult(out, time.perf_counter() - began_s)

@@ -144,15 +144,11 @@ class Engine:
             InputError: the request is not valid, for example because its prompt is too long.
         """
         wants_text = request.wants_text or request.stop.strings
-        state = RequestState(
-            RequestOutput(request, drafter=drafter),
-            self.max_new_tokens(request),
-            time.perf_counter(),
-            list(request.prompt_ids),
-            TextStream(self.target.tokenizer, request.stop.strings, request.shown_ids) if wants_text else None,
-        )
+        stream = TextStream(self.target.tokenizer, request.stop.strings, request.shown_ids) if wants_text else None
+        output, limit = RequestOutput(request, drafter=drafter), self.max_new_tokens(request)
+        state = RequestState(output, limit, time.perf_counter(), list(request.prompt_ids), stream)
         self.scheduler.waiting.append(state)
-        return state.output
+        return output
 
     def cancel(self, request_id: str) -> RequestOutput | None:
         """Ends a request early. Results of its launched work are ignored.

@@ -96,9 +96,14 @@ def build_async_engine(
             if device.type == "cuda":  # on a CPU, `compile_in_background` logs the error
                 print(f"eyas: warning: Forwards run uncompiled: {error.problem}.", file=sys.stderr)
     context = _context(options, target.info.max_positions)
-    arms = _usable_arms(heads)
+    depths = [head.head.config.max_depth for head in heads]  # an arm must fit all heads
+    arms = default_arms(min((depth for depth in depths if depth is not None), default=None))
     if heads and options.speculation != "auto":
-        arms = (_arm_named(options.speculation, arms),)
+        named = tuple(arm for arm in arms if arm.name == options.speculation)
+        if not named:
+            names = ", ".join(("auto", *(arm.name for arm in arms)))
+            raise UsageError(f"--speculation {options.speculation} is not a known arm", f"Choose one of {names}")
+        arms = named
     heads = [replace(head, shape=heads[0].shape, arms=arms) for head in heads]
     memory_tokens = options.memory_tokens or _memory_tokens(target, heads, options, context)
     copies, source = None, options.copies or ("request" if heads else "off")
@@ -198,20 +203,6 @@ def _kv_dtype(options: EngineOptions, device: torch.device) -> torch.dtype | Non
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
         raise UsageError("--kv-dtype fp8 needs a GPU of compute capability 8.9 or newer", "Leave out --kv-dtype")
     return torch.float8_e4m3fn
-
-
-def _usable_arms(heads: Sequence[HeadSpec]) -> tuple[Arm, ...]:
-    """Returns the arms that all heads can run."""
-    depths = [head.head.config.max_depth for head in heads]
-    return default_arms(min((depth for depth in depths if depth is not None), default=None))
-
-
-def _arm_named(name: str, arms: Sequence[Arm]) -> Arm:
-    for arm in arms:
-        if arm.name == name:
-            return arm
-    names = ", ".join(("auto", *(arm.name for arm in arms)))
-    raise UsageError(f"--speculation {name} is not a known arm", f"Choose one of {names}")
 
 
 def _memory_tokens(target: Target, heads: Sequence[HeadSpec], options: EngineOptions, context: int) -> int:

@@ -56,11 +56,7 @@ def plain_loop(engine: Engine, source: RequestSource, on_tokens: OnTokens | None
 def overlap_loop(engine: Engine, source: RequestSource, on_tokens: OnTokens | None = None) -> Iterator[RequestOutput]:
     """Yields outputs as they finish. The host reads a result while the device runs the next step."""
     in_flight = None
-    while (
-        source.admit(engine, may_wait=engine.is_idle and in_flight is None)
-        or not engine.is_idle
-        or in_flight is not None
-    ):
+    while source.admit(engine, may_wait=engine.is_idle and in_flight is None) or not engine.is_idle or in_flight:
         step = engine.launch()
         if in_flight is not None:
             yield from engine.process(in_flight, on_tokens)

@@ -86,8 +86,11 @@ class ModelRunner:
             self.future_map.start_sequence(chunk.req_slot, ids_C, chunk.begin)
         if not chunks:
             return PrefillOutput(torch.empty(0, dtype=torch.int64))
-        num_own = max(chunk.end - chunk.begin for chunk in chunks)
-        metadata = self._prefill_metadata(req_slots_T, positions_T, starts_B1, req_slots_B, begins_B, num_own)
+        table_RC, num_own = self.pool.req_to_token_RC, max(chunk.end - chunk.begin for chunk in chunks)
+        columns_BE = begins_B[:, None] + torch.arange(num_own, device=begins_B.device)
+        own_BE = table_RC[req_slots_B[:, None], columns_BE.clamp_(max=table_RC.shape[1] - 1)]
+        ints = starts_B1.int(), req_slots_B.int(), begins_B.int()
+        metadata = AttentionMetadata(*ints, table_RC[req_slots_T, positions_T], own_BE, None, positions_T.int())
         out = self._forward(self.future_map.tokens_RC[req_slots_T, positions_T], positions_T, metadata)
         if out.aux_BTL is not None:
             self._store_aux(metadata.slots_T, out.aux_BTL[0])
@@ -124,9 +127,8 @@ class ModelRunner:
                 self._drafts_R.zero_().index_fill_(0, self.staging.copy(drafting)[0], True)
                 self._drafting = drafting
             recorded = replace(recorded, nodes=size * batch.shape.nodes, drafts=(True,) * size)
-        read_BC = self.graphs.run(
-            (batch.shape, batch.drafter), rows, lambda sampler_batch: self._round(recorded, sampler_batch, True).read_BC
-        )
+        key = batch.shape, batch.drafter
+        read_BC = self.graphs.run(key, rows, lambda sampler_batch: self._round(recorded, sampler_batch, True).read_BC)
         num_slots = 1 if batch.shape is None else batch.shape.max_accepted
         read_BC = to_host(read_BC[: len(batch.req_slots)])
         return RoundOutput(read_BC, num_slots, PhaseTimes(), node_counts_SDN2=_counts_on_host(learning))
@@ -247,22 +249,6 @@ class ModelRunner:
         req_slots, lengths, slots_T = req_slots_B.int(), lengths_B.int(), slots_T[rows_T]
         rows = (starts_B1, req_slots, lengths, slots_T, own_BE, visible_TE, positions_T.int(), positions_BM.int())
         return own_BE, self._forward(ids_T[rows_T], positions_T, AttentionMetadata(*rows))
-
-    def _prefill_metadata(
-        self,
-        req_slots_T: Tensor,
-        positions_T: Tensor,
-        starts_B1: Tensor,
-        req_slots_B: Tensor,
-        begins_B: Tensor,
-        num_own: int,
-    ) -> AttentionMetadata:
-        """Returns the metadata of a prefill. num_own: the rows of the longest chunk. Other arguments: int64."""
-        table_RC = self.pool.req_to_token_RC
-        columns_BE = begins_B[:, None] + torch.arange(num_own, device=begins_B.device)
-        own_BE = table_RC[req_slots_B[:, None], columns_BE.clamp_(max=table_RC.shape[1] - 1)]
-        ints = starts_B1.int(), req_slots_B.int(), begins_B.int()
-        return AttentionMetadata(*ints, table_RC[req_slots_T, positions_T], own_BE, None, positions_T.int())
 
     def _forward(self, ids_T: Tensor, positions_T: Tensor, metadata: AttentionMetadata) -> TargetOutput:
         attend = PackedAttention(self.prepare_attention(self.pool.kv, self.pool.req_to_token_RC, metadata))

@@ -206,8 +206,5 @@ def _draft_tree(output: RequestOutput, trees: VerifiedTrees | None, row: int, co
     tokens, parents = trees.tokens_BM[row].tolist(), trees.parents_BM[row].tolist()
     index = {node: i for i, node in enumerate(nodes)}
     num_drafted = sum(output.is_draft[-count:])  # an output that ends inside the path has no more of it
-    return DraftTree(
-        tuple(tokens[node] for node in nodes),
-        tuple(index[parents[node]] for node in nodes),
-        tuple(index[node] for node in trees.nodes_BS[row, 1 : 1 + num_drafted].tolist()),
-    )
+    path = tuple(index[node] for node in trees.nodes_BS[row, 1 : 1 + num_drafted].tolist())
+    return DraftTree(tuple(tokens[node] for node in nodes), tuple(index[parents[node]] for node in nodes), path)

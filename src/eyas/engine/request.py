@@ -165,9 +165,7 @@ def max_new_tokens(request: Request, max_context: int, vocab_size: int) -> int:
         raise InputError(f"Request {request.id} has max_tokens={request.max_tokens}", "Set max_tokens to 1 or more")
     request.sampling.check_vocab(vocab_size)
     if num_prompt >= max_context:
-        raise InputError(
-            f"The prompt of request {request.id} has {num_prompt} tokens and leaves no room for an answer in the "
-            f"context of {max_context}",
-            f"Shorten the prompt to at most {max_context - 1} tokens",
-        )
+        problem = f"The prompt of request {request.id} has {num_prompt} tokens and leaves no room for an answer"
+        fix = f"Shorten the prompt to at most {max_context - 1} tokens"
+        raise InputError(f"{problem} in the context of {max_context}", fix)
     return min(max_context - num_prompt, request.max_tokens)

@@ -22,6 +22,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -165,10 +166,7 @@ def _to_tensor(data: bytes, dtype: torch.dtype) -> Tensor:
 
 
 def _crc32(parts: Iterable[bytes | memoryview]) -> int:
-    crc = 0
-    for part in parts:
-        crc = zlib.crc32(part, crc)
-    return crc
+    return reduce(lambda crc, part: zlib.crc32(part, crc), parts, 0)
 
 
 class ShardReader:

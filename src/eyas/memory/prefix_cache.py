@@ -15,7 +15,7 @@ Source: SGLang's radix cache with bigram keys (facts: sections A7 and C1 of the 
 import heapq
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,9 +129,8 @@ class PrefixCache:
         Returns:
             The KV slots of the removed leaves. The caller must free them in the pool.
         """
-        leaves = [
-            (node.last_used, id(node), node) for node in self._nodes() if not node.children and node.num_readers == 0
-        ]
+        unused = (node for node in self._nodes() if not node.children and node.num_readers == 0)
+        leaves = [(node.last_used, id(node), node) for node in unused]
         heapq.heapify(leaves)
         freed: list[Slots] = []
         missing = count
@@ -151,13 +150,7 @@ class PrefixCache:
 
     def _split(self, node: RadixNode, length: int) -> RadixNode:
         """Splits a node after `length` pairs. Returns the new node above, which has the same number of readers."""
-        upper = RadixNode(
-            node.pairs[:length],
-            node.slots[:length],
-            node.parent,
-            num_readers=node.num_readers,
-            last_used=node.last_used,
-        )
+        upper = replace(node, pairs=node.pairs[:length], slots=node.slots[:length], children={})
         assert node.parent is not None, "the root has no text to cut"
         node.parent.children[int(upper.pairs[0])] = upper
         node.pairs, node.slots, node.parent = node.pairs[length:], node.slots[length:], upper

@@ -152,9 +152,8 @@ def causal_attention(q_BNTH: Tensor, k_BGSH: Tensor, v_BGSH: Tensor, params: Att
     past = num_cached - num_new
     if params.has_plain_scores and (params.visible_span is None or num_cached <= params.visible_span):
         if past == 0 or num_new == 1:  # one row at the end sees everything
-            causal = num_new > 1
             return F.scaled_dot_product_attention(
-                q_BNTH, k_BGSH, v_BGSH, is_causal=causal, scale=params.scale, enable_gqa=True
+                q_BNTH, k_BGSH, v_BGSH, is_causal=num_new > 1, scale=params.scale, enable_gqa=True
             )
         return dense_attention(q_BNTH, k_BGSH, v_BGSH, causal_mask(num_new, num_cached, q_BNTH.device), params.scale)
     blocks: list[Tensor] = []

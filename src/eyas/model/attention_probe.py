@@ -67,17 +67,11 @@ class ProbeForward:
 
 
 NUM_TOKENS = 7
+TREE_MASK = ("xxxx....", "xxx.x...", "xxx.xx..", "xxx.xxx.", "xxx.xxxx")
 PROBE_FORWARDS = (
     ProbeForward(PROBE_NAME, (0, 1, 2), (0, 1, 2), (0, 1, 2), 0, None),
     # The sibling has its own id; between the layers it reads the rows of the last token.
-    ProbeForward(
-        ATTENTION_NAME,
-        (7, 3, 4, 5, 6),
-        (6, 3, 4, 5, 6),
-        (3, 3, 4, 5, 6),
-        1,
-        ("xxxx....", "xxx.x...", "xxx.xx..", "xxx.xxx.", "xxx.xxxx"),
-    ),
+    ProbeForward(ATTENTION_NAME, (7, 3, 4, 5, 6), (6, 3, 4, 5, 6), (3, 3, 4, 5, 6), 1, TREE_MASK),
 )
 
 
@@ -221,10 +215,8 @@ def trace_layers(model: PreTrainedModel, forced_inputs: list[Tensor] | None = No
     def after(_: nn.Module, args: object, out: Any) -> None:
         trace.outputs.append(out[0] if isinstance(out, tuple) else out)
 
-    def after_decoder(_: nn.Module, args: object, out: Any) -> None:
-        trace.final.append(out.last_hidden_state)
-
-    hooks = [submodules.find_decoder(model).register_forward_hook(after_decoder)]
+    decoder = submodules.find_decoder(model)
+    hooks = [decoder.register_forward_hook(lambda _, args, out: trace.final.append(out.last_hidden_state))]
     for layer in submodules.find_layers(model):
         hooks += [layer.register_forward_pre_hook(before, with_kwargs=True), layer.register_forward_hook(after)]
     try:

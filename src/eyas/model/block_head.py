@@ -74,9 +74,8 @@ class BlockConfig(HeadConfig):
         if self.fc_norm or self.norm_output:
             return "fc_norm and norm_output exist only in EAGLE-3 heads"
         if min(self.num_layers, self.block_size, self.markov_rank) < 1:
-            return (
-                f"layers, slots and rank must be at least 1: {self.num_layers}, {self.block_size}, {self.markov_rank}"
-            )
+            sizes = f"{self.num_layers}, {self.block_size}, {self.markov_rank}"
+            return f"layers, slots and rank must be at least 1: {sizes}"
         if self.draft_vocab_size != self.vocab_size:
             return f"a block head drafts with all {self.vocab_size} tokens, not with {self.draft_vocab_size}"
         if not 0 <= self.mask_id < self.vocab_size:
@@ -137,14 +136,6 @@ class MarkovHead(nn.Module):
         self.markov_w2 = nn.Linear(rank, vocab_size, bias=False)
 
 
-class ConfidenceHead(nn.Module):
-    """A linear layer from the hidden state of a slot and the vector of the token before it to a logit."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.proj = nn.Linear(width, 1)
-
-
 class BlockHead(DraftHead):
     """The module with all weights that the drawing above shows; the target's output matrix is not among them."""
 
@@ -159,7 +150,7 @@ class BlockHead(DraftHead):
             self.layers = nn.ModuleList(BlockLayer(config, layer) for layer in range(config.num_layers))
             self.norm = nn.RMSNorm(size, config.rms_norm_eps)
             self.markov_head = MarkovHead(config.vocab_size, rank)
-            self.confidence_head = ConfidenceHead(size + rank)
+            self.confidence_head = nn.ModuleDict({"proj": nn.Linear(size + rank, 1)})
         self.rope = Rope(config.head_dim, config.rope_theta, config.rope_scaling)
 
     def context_keys_values(self, aux_BTL: Tensor, positions_BT: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -203,7 +194,7 @@ class BlockHead(DraftHead):
             normed: The outputs of `step`, [..., D].
             vectors: markov_w1 of the token before each slot, [..., r].
         """
-        return self.confidence_head.proj(torch.cat((normed, vectors), -1))[..., 0]
+        return self.confidence_head["proj"](torch.cat((normed, vectors), -1))[..., 0]
 
     def _layers(self) -> list[BlockLayer]:
         return [layer for layer in self.layers if isinstance(layer, BlockLayer)]

@@ -9,8 +9,8 @@ arguments. So it needs no global state, and two forwards may run at the same tim
                                                          ^ a pre-hook fills capture        ^ calls attend
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -52,16 +52,13 @@ def hook_layers(layers: nn.ModuleList, ids: tuple[HFIndex, ...]) -> None:
     """Adds a hook to the layers with these ids. It writes a layer's input to the `capture` argument of its forward."""
     for i in ids:
         if i < len(layers):  # id n is the final hidden state, which no layer takes as input
-            layers[i].register_forward_pre_hook(_capture_hook(i), with_kwargs=True)
+            layers[i].register_forward_pre_hook(partial(_capture_input, i), with_kwargs=True)
 
 
-def _capture_hook(i: HFIndex) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-    def write(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        capture = kwargs.get("capture")
-        if capture is not None:
-            capture.inputs_BTD[i] = args[0] if args else kwargs["hidden_states"]
-
-    return write
+def _capture_input(i: HFIndex, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    capture = kwargs.get("capture")
+    if capture is not None:
+        capture.inputs_BTD[i] = args[0] if args else kwargs["hidden_states"]
 
 
 def run_decoder(

@@ -116,11 +116,9 @@ def read_model_shape(name: str, sizes: Mapping[str, object] | None) -> ModelShap
 def attention_shape_of(config: PreTrainedConfig) -> AttentionShape:
     """Returns the attention shape according to a configuration. `probe_attention` measures it on a loaded model."""
     num_heads: int = config.num_attention_heads
-    return AttentionShape(
-        num_heads,
-        getattr(config, "num_key_value_heads", None) or num_heads,
-        getattr(config, "head_dim", None) or config.hidden_size // num_heads,
-    )
+    num_kv_heads: int = getattr(config, "num_key_value_heads", None) or num_heads
+    head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+    return AttentionShape(num_heads, num_kv_heads, head_dim)
 
 
 def count_active_parameters(model: PreTrainedModel) -> int:

@@ -101,12 +101,9 @@ class Generation:
         A prompt is counted once. Only its first choice counts cached tokens: the others reuse its prompt.
         """
         prompt = sum(len(request.prompt_ids) for request in self.requests[:: self.num_choices])
-        return Usage(
-            prompt_tokens=prompt,
-            completion_tokens=self._num_output_tokens,
-            total_tokens=prompt + self._num_output_tokens,
-            prompt_tokens_details=PromptDetails(cached_tokens=sum(self._num_cached_tokens[:: self.num_choices])),
-        )
+        details = PromptDetails(cached_tokens=sum(self._num_cached_tokens[:: self.num_choices]))
+        output, total = self._num_output_tokens, prompt + self._num_output_tokens
+        return Usage(prompt_tokens=prompt, completion_tokens=output, total_tokens=total, prompt_tokens_details=details)
 
     def submit(self) -> None:
         """Submits all requests. Raises ApiError, and cancels those already submitted, if one is refused."""

@@ -95,9 +95,8 @@ def to_validation_error(
         schema = model.model_json_schema()
         return _unknown_parameter(path, _known_names(schema, path[depth:-1], schema.get("$defs", {})))
     if first["type"] == "missing":
-        text = "The request body is empty. Send a JSON object."
-        if param:
-            text = f"The parameter {param} is missing. Add it to the request body."
+        missing = f"The parameter {param} is missing. Add it to the request body."
+        text = missing if param else "The request body is empty. Send a JSON object."
         return bad_request(text, param=param, code="missing_parameter")
     if first["type"] == "value_error":  # raised by our own validators, with a whole sentence
         return bad_request(str(first["ctx"]["error"]), param=param)

@@ -71,12 +71,8 @@ class ServerMetrics(Collector):
         stats = replace(stats, counters=stats.counters.since(self._base))
         values = _engine_values(stats) | self._sglang_values(stats)
         values |= {} if stats.canary is None else _canary_values(stats.canary)
-        of_model = chain(
-            _build_metrics(values),
-            _cache_and_step_metrics(stats),
-            *(collector.collect() for collector in self._collectors),
-        )
-        for metric in of_model:
+        collected = (collector.collect() for collector in self._collectors)
+        for metric in chain(_build_metrics(values), _cache_and_step_metrics(stats), *collected):
             metric.samples = [sample._replace(labels={**self.labels, **sample.labels}) for sample in metric.samples]
             yield metric
             yield from (_renamed(metric, name) for name in TABLES["alias"].get(metric.name, ()))

@@ -22,20 +22,17 @@ class JsonRequest(Request):
     async def body(self) -> bytes:
         """Reads the body. Raises ApiError 413 as soon as the body is known to be larger than MAX_BODY_BYTES."""
         if not hasattr(self, "_body"):
-            declared = self.headers.get("content-length", "0")
-            size = int(declared) if declared.isdecimal() else 0
-            chunks = []
-            if size <= MAX_BODY_BYTES:
-                size = 0
+            body, declared = bytearray(), self.headers.get("content-length", "0")
+            is_large = declared.isdecimal() and int(declared) > MAX_BODY_BYTES
+            if not is_large:
                 async for chunk in self.stream():
-                    chunks.append(chunk)
-                    size += len(chunk)
-                    if size > MAX_BODY_BYTES:
+                    body += chunk
+                    if is_large := len(body) > MAX_BODY_BYTES:
                         break
-            if size > MAX_BODY_BYTES:
+            if is_large:
                 text = f"The request body is larger than {MAX_BODY_BYTES} bytes. Split it into several requests."
                 raise ApiError(413, text, code="request_too_large")
-            self._body = b"".join(chunks)
+            self._body = bytes(body)
         return self._body
 
     async def json(self) -> Any:

@@ -98,8 +98,7 @@ class ResponseBuilder(ABC):
         self.model = model
         self.wants_token_ids = wants_token_ids
         self.call_id = uuid.uuid4().hex
-        self.header: Json = {"id": f"{self.id_prefix}-{self.call_id}", "created": int(time.time())}
-        self.header["model"] = model.name
+        self.header: Json = {"id": f"{self.id_prefix}-{self.call_id}", "created": int(time.time()), "model": model.name}
 
     @abstractmethod
     def build_response(self, outputs: Sequence[RequestOutput], usage: Usage) -> responses.ResponseModel:
@@ -136,13 +135,9 @@ class ResponseBuilder(ABC):
     def _round_info(self, delta: OutputDelta, token_texts: tuple[str, ...]) -> responses.RoundInfo:
         tree = None
         if delta.draft_tree is not None:
-            ids = delta.draft_tree.tokens
-            tree = responses.TreeInfo(
-                token_ids=list(ids),
-                texts=[self.model.decoder.decode(token).text for token in ids],
-                parents=list(delta.draft_tree.parents),
-                path=list(delta.draft_tree.path),
-            )
+            ids, parents, path = map(list, (delta.draft_tree.tokens, delta.draft_tree.parents, delta.draft_tree.path))
+            texts = [self.model.decoder.decode(token).text for token in ids]
+            tree = responses.TreeInfo(token_ids=ids, texts=texts, parents=parents, path=path)
         drafted, copied = list(delta.is_draft), list(delta.is_copy)
         return responses.RoundInfo(texts=list(token_texts), drafted=drafted, copied=copied, tree=tree)
 
@@ -223,13 +218,11 @@ class ChatResponseBuilder(ResponseBuilder):
         return responses.ChatChunk(**keys, choices=[], **details)
 
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> responses.ChatLogprobs:
-        content = [
-            responses.TokenLogprobs(
-                **self._top_logprob(entry.token, entry.logprob).model_dump(),
-                top_logprobs=[self._top_logprob(token, value) for token, value in entry.top],
-            )
-            for entry in logprobs
-        ]
+        content = []
+        for entry in logprobs:
+            own = self._top_logprob(entry.token, entry.logprob).model_dump()
+            top = [self._top_logprob(token, value) for token, value in entry.top]
+            content.append(responses.TokenLogprobs(**own, top_logprobs=top))
         return responses.ChatLogprobs(content=content, refusal=None)
 
     def _top_logprob(self, token: int, logprob: float) -> responses.TopLogprob:
@@ -280,14 +273,9 @@ class CompletionResponseBuilder(ResponseBuilder):
         for token in tokens:
             starts.append(self._num_chars.get(index, 0))
             self._num_chars[index] = starts[-1] + len(token)
+        pairs = [[*entry.top, (entry.token, entry.logprob)] for entry in logprobs]
         # Two tokens may have the same text, partial characters mostly: the likelier one gets the key.
-        tops = [
-            {
-                decode(token).text: max(value, MIN_LOGPROB)
-                for token, value in reversed([*entry.top, (entry.token, entry.logprob)])
-            }
-            for entry in logprobs
-        ]
+        tops = [{decode(token).text: max(value, MIN_LOGPROB) for token, value in reversed(part)} for part in pairs]
         values = [max(entry.logprob, MIN_LOGPROB) for entry in logprobs]
         return responses.CompletionLogprobs(tokens=tokens, token_logprobs=values, top_logprobs=tops, text_offset=starts)
 

@@ -149,11 +149,7 @@ class ResponsesBuilder:
     def build_response(self, outputs: Sequence[RequestOutput], usage: responses.Usage) -> ResponsesResponse:
         """Builds the response of a call without stream."""
         (choice,) = self._chat.build_response(outputs, usage).choices
-        message = choice.message
-        content = None if choice.logprobs is None else choice.logprobs.content
-        events = [self._add_texts(message.reasoning_content, message.content or "", content or [])]
-        events += [self._add_call(call.id, call.function.name, call.function.arguments) for call in message.tool_calls]
-        for _ in chain(*events, self._finish(choice.finish_reason)):
+        for _ in chain(self._add(choice.message, choice.logprobs), self._finish(choice.finish_reason)):
             pass  # the events are for a stream; here only the items count
         return self._response(self._chat.add_details(usage, outputs))
 
@@ -167,7 +163,7 @@ class ResponsesBuilder:
         """Yields the events of a delta."""
         for chunk in self._chat.build_chunks(delta, generation.requests[delta.index], {}):
             choice = chunk.choices[0]
-            yield from self._add_choice(choice)
+            yield from self._add(choice.delta, choice.logprobs)
             if choice.finish_reason is not None:
                 yield from self._finish(choice.finish_reason)
 
@@ -182,21 +178,22 @@ class ResponsesBuilder:
         failure = {"code": "server_error", "message": error.body.error.message}
         yield self._event("response.failed", response=response | {"status": "failed", "error": failure})
 
-    def _add_choice(self, choice: responses.ChatChunkChoice) -> Iterator[Json]:
-        part = choice.delta
-        logprobs = [] if choice.logprobs is None else choice.logprobs.content
-        yield from self._add_texts(part.reasoning_content, part.content, logprobs)
+    def _add(
+        self, part: responses.ResponseMessage | responses.Delta, logprobs: responses.ChatLogprobs | None
+    ) -> Iterator[Json]:
+        """Yields the events of a whole message or of its new part."""
+        if part.reasoning_content:
+            yield from self._add_text("reasoning", part.reasoning_content, [])
+        if part.content:
+            entries = [] if logprobs is None else logprobs.content
+            yield from self._add_text("message", part.content, [entry.model_dump() for entry in entries])
         for call in part.tool_calls:
             if call.id:
-                yield from self._add_call(call.id, call.function.name, call.function.arguments)
-            elif call.function.arguments:
-                yield from self._grow_call(call.function.arguments)
-
-    def _add_texts(self, reasoning: str, content: str, logprobs: Sequence[responses.TokenLogprobs]) -> Iterator[Json]:
-        if reasoning:
-            yield from self._add_text("reasoning", reasoning, [])
-        if content:
-            yield from self._add_text("message", content, [entry.model_dump() for entry in logprobs])
+                name = call.function.name
+                yield from self._open({"type": "function_call", "call_id": call.id, "name": name, "arguments": ""})
+            if arguments := call.function.arguments:
+                self._items[-1]["arguments"] += arguments
+                yield self._item_event("response.function_call_arguments.delta", delta=arguments)
 
     def _add_text(self, kind: str, text: str, logprobs: list[Json]) -> Iterator[Json]:
         if not self._is_open or self._items[-1]["type"] != kind:
@@ -214,15 +211,6 @@ class ResponsesBuilder:
             part["logprobs"] += logprobs
         extra = {"logprobs": logprobs} if kind == "message" else {}
         yield self._item_event(f"response.{part['type']}.delta", content_index=0, delta=text, **extra)
-
-    def _add_call(self, call_id: str, name: str, arguments: str) -> Iterator[Json]:
-        yield from self._open({"type": "function_call", "call_id": call_id, "name": name, "arguments": ""})
-        if arguments:
-            yield from self._grow_call(arguments)
-
-    def _grow_call(self, arguments: str) -> Iterator[Json]:
-        self._items[-1]["arguments"] += arguments
-        yield self._item_event("response.function_call_arguments.delta", delta=arguments)
 
     def _open(self, item: Json) -> Iterator[Json]:
         yield from self._close("completed")

@@ -218,17 +218,15 @@ def _to_messages(items: str | list[InputItem]) -> list[dict[str, Any]]:
             turn.clear()
 
     for item in items:
+        if not isinstance(item, CallItem) and ("content" in turn or "tool_calls" in turn):
+            end_turn()
         if isinstance(item, ReasoningItem):
             thoughts = _text(item.content) or _text(item.summary)
-            if "content" in turn or "tool_calls" in turn:
-                end_turn()
             turn["reasoning_content"] = "\n".join(filter(None, (turn.get("reasoning_content"), thoughts)))
         elif isinstance(item, CallItem):
             call = {"id": item.call_id, "function": {"name": item.name, "arguments": item.arguments}}
             turn["tool_calls"] = [*turn.get("tool_calls", ()), call]
         elif isinstance(item, MessageItem) and item.role == "assistant":
-            if "content" in turn or "tool_calls" in turn:
-                end_turn()
             turn["content"] = _text(item.content)
         else:
             end_turn()

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from fastapi import FastAPI, Request
@@ -18,6 +19,7 @@ from fastapi.responses import Response
 from prometheus_client.core import Metric
 
 from eyas import __version__
+from eyas.base.config import load_toml
 from eyas.base.provenance import digest_bytes
 from eyas.engine.async_engine import AsyncEngine
 from eyas.engine.request import RequestOutput
@@ -47,28 +49,15 @@ REQUEST_MODELS = {
 }
 
 
-def _describe_errors(descriptions: dict[int | str, str]) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": responses.ErrorResponse, "description": text} for status, text in descriptions.items()}
-
-
-COMMON_ERRORS = _describe_errors({401: "No valid API key.", 500: "The server failed."})
-BODY_ERRORS = COMMON_ERRORS | _describe_errors(
-    {
-        400: "A wrong parameter. The message says what to do. Codes for a body that fits its schema: "
-        "context_length_exceeded, tools_not_supported, unknown_tool, too_many_choices, unknown_token_id, "
-        "suffix_not_supported, invalid_grammar. They depend on the served model and on the size of the server.",
-        404: "Another model than the served one.",
-        413: "The body is too large.",
-        415: "The content type is not JSON.",
-        "4XX": "Any other error of the request.",
-    }
-)
-GENERATION_ERRORS = BODY_ERRORS | _describe_errors(
-    {429: "Too many requests wait. Retry-After says when to retry.", 503: "Not ready yet, or shutting down."}
-)
+ERRORS: dict[str, dict[int | str, dict[str, Any]]] = {
+    table: {status: {"model": responses.ErrorResponse, "description": text} for status, text in texts.items()}
+    for table, texts in load_toml(Path(__file__).with_name("openapi_errors.toml")).items()
+}
+COMMON_ERRORS = ERRORS["common"]
+BODY_ERRORS = COMMON_ERRORS | ERRORS["body"]
+GENERATION_ERRORS = BODY_ERRORS | ERRORS["generation"]
 REJECTIONS = {429: "queue_full", 503: "not_ready"}  # HTTP status -> reason
 UNCOUNTED_PATHS = ("/metrics", "/health", "/ready")  # called by machines, all the time
-NOT_READY = _describe_errors({503: "Not ready, or failed."})
 EVENT_SCHEMA = {"type": "string", "description": "A chunk or event as JSON. The last chunk is [DONE]."}
 STREAM_CONTENT = {  # itemSchema is OpenAPI 3.2's, for one event
     "text/event-stream": {"itemSchema": {"type": "object", "properties": {"data": EVENT_SCHEMA}, "required": ["data"]}}
@@ -159,8 +148,9 @@ class Api:
         add("/v1/messages", self.refuse_messages, methods=["POST"], include_in_schema=False)
         add("/v1/models/{name:path}", self.model_card, methods=["GET"], include_in_schema=False)
         add("/health", self.health, methods=["HEAD"], include_in_schema=False)
-        add("/health", self.health, methods=["GET"], responses=NOT_READY, response_model=responses.HealthResponse)
-        add("/ready", self.ready, methods=["GET"], responses=NOT_READY, response_model=responses.HealthResponse)
+        health, status = ERRORS["health"], responses.HealthResponse
+        add("/health", self.health, methods=["GET"], responses=health, response_model=status)
+        add("/ready", self.ready, methods=["GET"], responses=health, response_model=status)
         text = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "All metrics."}
         page = COMMON_ERRORS | {200: text}
         add("/metrics", self.render_metrics, methods=["GET"], responses=page, response_model=None)

@@ -20,7 +20,7 @@ The estimates start from the head's acceptance.json (`AcceptancePrior`), or else
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,7 @@ class _Counts:
     hits_FD: np.ndarray
     reach_F: list[int]
     lead: int = 0
-    lead_depth: int = field(default=0)
+    lead_depth: int = 0
 
 
 class AcceptanceModel:
@@ -137,12 +137,9 @@ class AcceptanceModel:
     def __init__(self, arms: Sequence[Arm], prior: AcceptancePrior = DEFAULT_PRIOR) -> None:
         """Initializes the estimates with the prior. Requirement: the first of `arms` is the arm `off`."""
         largest = largest_arms(arms)  # of each family
-        self._place: dict[Arm, tuple[int, int] | None] = {}
-        for arm in arms:
-            if arm.shape is None:
-                self._place[arm] = None
-            else:
-                self._place[arm] = (0 if arm.is_chain else largest.index(arm), arm.depth)
+        self._place: dict[Arm, tuple[int, int] | None] = {
+            arm: None if arm.shape is None else (0 if arm.is_chain else largest.index(arm), arm.depth) for arm in arms
+        }
         self._families = [_Family(arm.shape.top_k, arm.nodes, arm.depth) for arm in largest if arm.shape is not None]
         self._prior = _build_prior(largest, prior)
         self._tables: dict[int, _Table] = {}

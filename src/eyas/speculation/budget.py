@@ -92,12 +92,6 @@ class _RoundRun:
         same_arms = own.arm == decision.arm and own.best_arm == decision.best_arm
         return same_arms and own.load.num_requests == decision.load.num_requests
 
-    def add(self, seconds: float, num_tokens: int) -> None:
-        """Adds a round to the sums."""
-        self.seconds += seconds
-        self.num_tokens += num_tokens
-        self.num_rounds += 1
-
 
 @dataclass
 class _Exploration:
@@ -227,7 +221,9 @@ class Budget:
         elif run is None:
             self._round_run = _RoundRun(decision, seconds, num_tokens)
         else:
-            run.add(seconds, num_tokens)
+            run.seconds += seconds
+            run.num_tokens += num_tokens
+            run.num_rounds += 1
 
     def _count(self, decision: SpeculationDecision, seconds: float, num_tokens: int, num_rounds: int) -> float:
         """Adds rounds with the same decision to the speedup estimate and the forecast check.

@@ -211,7 +211,7 @@ def load_or_measure(
         directory: the cache directory; None to measure without a cache.
         time_limit_s: the time limit of the measurement, in seconds.
     """
-    fields = {"schema": SCHEMA, "key": asdict(key), "arms": [_arm_fields(arm) for arm in arms]}
+    fields = {"schema": SCHEMA, "key": asdict(key), "arms": [asdict(arm) for arm in arms]}
     fields |= {"batches": list(batch_sizes(slots)), "context": min(CONTEXT, limit), "limit": min(LONG_CONTEXT, limit)}
     path = None if directory is None else directory / f"round-costs-{digest_json(fields).rpartition(':')[2][:20]}.json"
     if path is not None and (found := _read(path, fields)) is not None:
@@ -222,10 +222,6 @@ def load_or_measure(
         with contextlib.suppress(StorageError):
             write_json_atomic(path, fields | {"seconds": table.seconds, "per_token": table.per_token})
     return table
-
-
-def _arm_fields(arm: Arm) -> dict[str, Any]:
-    return {"name": arm.name, "shape": None if arm.shape is None else asdict(arm.shape)}
 
 
 def _read(path: Path, fields: dict[str, Any]) -> CostTable | None:

@@ -149,7 +149,5 @@ class SpeedupEstimator:
         rounds of all groups.
         """
         twin = Stratum(stratum.bucket, not stratum.off_is_best)
-        for sums in (self._off.get(stratum), self._off.get(twin), self._off_anywhere):
-            if sums is not None and sums.rounds >= MIN_ROUNDS:
-                return sums
-        return None
+        candidates = (self._off.get(stratum), self._off.get(twin), self._off_anywhere)
+        return next((sums for sums in candidates if sums is not None and sums.rounds >= MIN_ROUNDS), None)

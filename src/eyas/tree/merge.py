@@ -59,12 +59,6 @@ def merge_chain(tree: Tree, tokens_BK: Tensor, scores_BK: Tensor, valid_BK: Tens
     parents_BM = torch.cat((tree.parents_BM, parents_BK.masked_fill(~is_new_BK, 0)), 1)
     depth = max(tree.depth, size)
     scores_BM = sum_along_paths(torch.cat((own_BM, own_BK), 1), parents_BM, depth).masked_fill_(~valid_BM, -torch.inf)
-    merged = Tree(
-        torch.cat((tree.tokens_BM, tokens_BK.masked_fill(~is_new_BK, 0)), 1),
-        parents_BM,
-        torch.cat((tree.depths_BM, depths_BK), 1),
-        scores_BM,
-        valid_BM,
-        depth,
-    )
+    tokens_BM = torch.cat((tree.tokens_BM, tokens_BK.masked_fill(~is_new_BK, 0)), 1)
+    merged = Tree(tokens_BM, parents_BM, torch.cat((tree.depths_BM, depths_BK), 1), scores_BM, valid_BM, depth)
     return merged, torch.cat((same_BM.long(), 2 + (steps_K > num_shared_B1).long()), 1)

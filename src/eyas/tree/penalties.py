@@ -163,9 +163,6 @@ class PenaltyState:
         shape, device = (self.num_slots, self.vocab_size), self._staging.device
         neutral_RC = torch.zeros(self.num_slots, 3, device=device)
         neutral_RC[:, 0].fill_(1.0)
-        return _Tables(
-            prompt_RW=torch.zeros(shape, dtype=torch.bool, device=device),
-            counts_RW=torch.zeros(shape, dtype=torch.int32, device=device),
-            bias_RW=torch.zeros(shape, device=device),
-            settings_RC=neutral_RC,
-        )
+        prompt_RW = torch.zeros(shape, dtype=torch.bool, device=device)
+        counts_RW = torch.zeros(shape, dtype=torch.int32, device=device)
+        return _Tables(prompt_RW, counts_RW, torch.zeros(shape, device=device), neutral_RC)

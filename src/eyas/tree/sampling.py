@@ -260,17 +260,12 @@ class SamplingBatch:
 
 def settings_array(params: Sequence[SamplingParams]) -> NDArray[np.float64]:
     """Returns the values of `SamplingBatch.settings_RC` on the host."""
-    settings = [
-        GREEDY
-        if request.is_greedy
-        else (
-            request.temperature,
-            math.log(request.min_p) if request.min_p else -math.inf,
-            math.inf if request.top_k is None else request.top_k,
-            0.0 if request.top_p is None else 1 - request.top_p,
-        )
-        for request in params
-    ]
+    settings = []
+    for request in params:
+        log_min_p = math.log(request.min_p) if request.min_p else -math.inf
+        top_k = math.inf if request.top_k is None else request.top_k
+        tail = 0.0 if request.top_p is None else 1 - request.top_p
+        settings.append(GREEDY if request.is_greedy else (request.temperature, log_min_p, top_k, tail))
     return np.array(settings, np.float64).reshape(-1, 4)
 
 

@@ -116,19 +116,18 @@ class CompletionClient:
         await asyncio.gather(*workers, return_exceptions=True)
 
     async def _work(self) -> None:
-        """Runs one worker. An unexpected error goes to the main thread, which would otherwise wait forever."""
-        try:
-            await self._process_questions()
-        except Exception as error:
-            self._outcomes.put(error)
+        """Runs one worker. An unexpected error goes to the main thread, which would otherwise wait forever.
 
-    async def _process_questions(self) -> None:
-        """Sends one request at a time, with its own HTTP client: a shared client scans all connections."""
+        It sends one request at a time, with its own HTTP client: a shared client scans all connections.
+        """
         connect_s = min(openai_http.CONNECT_TIMEOUT_S, self.config.timeout_s)
         timeout = httpx.Timeout(self.config.timeout_s, connect=connect_s)
-        async with httpx.AsyncClient(timeout=timeout, verify=self._tls_context) as client:
-            while True:
-                self._outcomes.put(await self._process(client, await self._questions.get()))
+        try:
+            async with httpx.AsyncClient(timeout=timeout, verify=self._tls_context) as client:
+                while True:
+                    self._outcomes.put(await self._process(client, await self._questions.get()))
+        except Exception as error:
+            self._outcomes.put(error)
 
     async def _process(self, client: httpx.AsyncClient, question: Question) -> Outcome:
         """Sends a question until it has an outcome or no attempt is left."""

@@ -144,13 +144,10 @@ def parse_reply(value: Any, max_tokens: int) -> ChatReply:
         raise ContentFilteredError
     if choice.token_ids is not None and len(choice.token_ids) > max_tokens:
         raise MalformedReplyError(f"the answer has {len(choice.token_ids)} tokens, above max_tokens={max_tokens}")
-    calls = [
-        ToolCall(call.id or "", call.function.name, call.function.arguments or "") for call in message.tool_calls or ()
-    ]
+    functions = [(call.id or "", call.function) for call in message.tool_calls or ()]
+    calls = [ToolCall(call_id, function.name, function.arguments or "") for call_id, function in functions]
     reasoning = message.reasoning_content or message.reasoning
-    return ChatReply(
-        Message("assistant", message.content or "", reasoning=reasoning, tool_calls=tuple(calls)),
-        "length" if choice.finish_reason == "length" else "stop",
-        choice.token_ids or None,
-        (choice.prompt_token_ids if reply.prompt_token_ids is None else reply.prompt_token_ids) or None,
-    )
+    answer = Message("assistant", message.content or "", reasoning=reasoning, tool_calls=tuple(calls))
+    finish: Finish = "length" if choice.finish_reason == "length" else "stop"
+    prompt_ids = choice.prompt_token_ids if reply.prompt_token_ids is None else reply.prompt_token_ids
+    return ChatReply(answer, finish, choice.token_ids or None, prompt_ids or None)

@@ -9,10 +9,10 @@ A part is written whole, in the order of its prompts, when its last conversation
 
 from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Self
 
 from transformers import PreTrainedTokenizerBase
 
@@ -117,7 +117,7 @@ class OutputShard:
         write_atomic(self.path, b"".join(lines))
 
 
-class ShardWriter:
+class ShardWriter(AbstractContextManager["ShardWriter"]):
     """The `QuestionQueue` of all shards that are not written yet. A context manager that closes their journals."""
 
     def __init__(
@@ -151,9 +151,6 @@ class ShardWriter:
         self._next_turns: deque[tuple[OutputShard, ConversationState]] = deque()
         self._in_flight: dict[str, tuple[OutputShard, ConversationState]] = {}
         self._bar = bar
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for shard in self._open:

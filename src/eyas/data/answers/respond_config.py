@@ -115,7 +115,17 @@ class RespondConfig:
     drop_private: tuple[EntityKind, ...] = DROPPED_BY_DEFAULT
 
     def __post_init__(self) -> None:
-        self._check_server()
+        if self.url is None:
+            for name in ("model", "api_key_env"):
+                if getattr(self, name) is not None:
+                    problem = f"respond.{name} is set without respond.url"
+                    raise UsageError(problem, "Set respond.url=http://HOST:PORT/v1")
+            return
+        if not self.model:
+            raise UsageError("respond.url is set without respond.model", "Set respond.model to the target's name there")
+        if "?" in self.url or "#" in self.url:  # not shown: a query may hold a key
+            raise UsageError("respond.url has a query or a fragment", "Write it as http://HOST:PORT/v1")
+        parse_api_url(self.url, "respond.url")
 
     def decoding_for(self, task: str | None) -> Decoding:
         """Returns the sampling parameters for the prompts of a task; None: for prompts without a task."""
@@ -137,16 +147,3 @@ class RespondConfig:
         unused = (*(("batch_size",) if self.url is not None else ()), *(() if self.modes else ("modes",)))
         keys = {name: value for name, value in asdict(self).items() if name not in (*RUNTIME_KEYS, *unused)}
         return keys | {"server": self.url is not None}
-
-    def _check_server(self) -> None:
-        if self.url is None:
-            for name in ("model", "api_key_env"):
-                if getattr(self, name) is not None:
-                    problem = f"respond.{name} is set without respond.url"
-                    raise UsageError(problem, "Set respond.url=http://HOST:PORT/v1")
-            return
-        if not self.model:
-            raise UsageError("respond.url is set without respond.model", "Set respond.model to the target's name there")
-        if "?" in self.url or "#" in self.url:  # not shown: a query may hold a key
-            raise UsageError("respond.url has a query or a fragment", "Write it as http://HOST:PORT/v1")
-        parse_api_url(self.url, "respond.url")

@@ -125,17 +125,13 @@ def read_card(directory: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise InputError(f"The card {path} cannot be read ({reason})", "Check the file") from None
     found = re.match(r"\s*---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", text, re.DOTALL | re.MULTILINE)
-    if not found:
-        return {}
     try:
-        value = yaml.safe_load(found[1])
+        value = yaml.safe_load(found[1]) if found else None
     except (yaml.YAMLError, RecursionError, ValueError):
         value = ()  # not a mapping either
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
+    if not isinstance(value, dict | None):
         raise InputError(f"The front matter of {path} is not a YAML mapping", "Correct the lines between the two ---")
-    return value
+    return value or {}
 
 
 def find_card_license(card: Mapping[str, Any]) -> str | None:

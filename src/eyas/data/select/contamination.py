@@ -70,16 +70,13 @@ class ContaminationFilter:
 
 
 def _overlaps(guarded: np.ndarray, hashes: np.ndarray) -> bool:
-    if not len(guarded) or not len(hashes):
+    if not len(guarded):
         return False
-    index = np.searchsorted(guarded, hashes)
-    index[index == len(guarded)] = 0
-    return bool((guarded[index] == hashes).any())
+    return bool((guarded.take(np.searchsorted(guarded, hashes), mode="clip") == hashes).any())
 
 
 def _hash_file(path: str) -> NgramHashes:
-    texts = (text for turns in _read_user_turns(path) for text in turns)
-    ngrams = _hash_ngrams(ngram_hashes.hash_words(texts))
+    ngrams = _hash_ngrams(ngram_hashes.hash_words(_read_user_turns(path)))
     if not len(ngrams):
         raise InputError(f"{path} has no evaluation prompt", "Correct prompts.decontaminate")
     return NgramHashes({"set": StoragePath(path).name, "unit": "ngram"}, {NGRAM_SIZE: np.unique(ngrams)})
@@ -89,8 +86,8 @@ def _hash_ngrams(texts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.empty(0, np.uint64), *(ngram_hashes.hash_ngrams(words, NGRAM_SIZE) for words in texts)])
 
 
-def _read_user_turns(path: str) -> Iterator[list[str]]:
-    """Yields the user turns of each record of a file.
+def _read_user_turns(path: str) -> Iterator[str]:
+    """Yields the user turns of all records of a file.
 
     Raises InputError for a record that cannot be read, because otherwise its prompts would not be guarded.
     """
@@ -98,4 +95,4 @@ def _read_user_turns(path: str) -> Iterator[list[str]]:
         parsed = parse_record(record.value)
         if not isinstance(parsed, ParsedRecord):
             raise InputError(f"{record.location} holds no prompt", 'Write it as JSON, for example {"prompt": "..."}')
-        yield [message.content for message in parsed.messages]
+        yield from (message.content for message in parsed.messages)

@@ -14,6 +14,7 @@ their bands are on disk, too, in partitions that are sorted one at a time.
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -58,7 +59,7 @@ def minhash_signature(texts: Sequence[str]) -> np.ndarray:
     return np.array(minhash.digest(), dtype=np.uint32)
 
 
-class NearDuplicates:
+class NearDuplicates(AbstractContextManager["NearDuplicates"]):
     """The signatures of all records, and the search for near-duplicates among them.
 
     It is a context manager, which removes its scratch files at the end. They take 512 bytes for each record, and 312
@@ -74,9 +75,6 @@ class NearDuplicates:
         self._file: BinaryIO = (self._root / "signatures").open("w+b")
         self._min_equal = int(np.ceil(threshold * NUM_ROWS - 1e-9))
         self.num_records = 0
-
-    def __enter__(self) -> "NearDuplicates":
-        return self
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -121,7 +119,8 @@ class NearDuplicates:
         for band in range(NUM_BANDS):
             for entries in self._read_partitions(str(band)):
                 pairs = _candidate_pairs(entries[is_kept[entries["record"]]], MAX_COMPARED)
-                found.append(_pack_pairs(self._keep_similar(pairs, self._min_equal)))
+                similar = self._keep_similar(pairs, self._min_equal).astype(np.uint64)
+                found.append((similar[:, 0] << np.uint64(32)) | similar[:, 1])
             found = [np.unique(np.concatenate(found))]
         for pair in found[0]:
             yield int(pair) >> 32, int(pair) & 0xFFFFFFFF
@@ -193,10 +192,6 @@ def _candidate_pairs(entries: np.ndarray, max_heads: int) -> Iterator[np.ndarray
             return
         records = entries["record"].astype(np.int64)
         yield np.stack([records[later], records[head[later] + index]], axis=1)
-
-
-def _pack_pairs(pairs: np.ndarray) -> np.ndarray:
-    return (pairs[:, 0].astype(np.uint64) << np.uint64(32)) | pairs[:, 1].astype(np.uint64)
 
 
 def _hash_rows(rows: np.ndarray) -> np.ndarray:

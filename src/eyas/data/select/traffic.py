@@ -158,12 +158,10 @@ class TrafficModel:
         order = order[np.argsort(cells[order], kind="stable")]  # cell by cell, shuffled inside
         rank = np.arange(len(cells)) - np.repeat(np.cumsum(available) - available, available)
         indices = np.sort(order[rank < np.repeat(taken, available)])
-        return TrafficSelection(
-            indices,
-            before=self.measure_distance(cells, lengths),
-            after=self.measure_distance(cells[indices], lengths[indices]),
-            shortfalls=[self._shortfall(int(cell), wanted, available) for cell in short],
-        )
+        before = self.measure_distance(cells, lengths)
+        after = self.measure_distance(cells[indices], lengths[indices])
+        shortfalls = [self._shortfall(int(cell), wanted, available) for cell in short]
+        return TrafficSelection(indices, before, after, shortfalls)
 
     @property
     def _num_bins(self) -> int:

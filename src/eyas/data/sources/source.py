@@ -246,17 +246,13 @@ def read_shard(source: Source, shard: SourceShard) -> Iterator[Record]:
     for offset, value in enumerate(file_formats.read_values(file.data, file.digest, shard.span)):
         count = offset + 1
         if value is not NO_RECORD:
+            name, columns, number = file.source_name, file.data.columns, shard.first_record + offset
+            own_id = str(number) if columns.id is None else columns.find_id(value) or f"row {number}"
             location = f"{file.key}:{shard.span.first_record + offset + 1}"
-            yield _build_record(file, shard.first_record + offset, location, value)
+            content, language = columns.find_content(value), columns.find_language(value)
+            yield Record(f"{name}:{own_id}", location, name, None, content, language)
     if count != shard.num_records or file.data.path.size() != file.size:  # the ledger would hold another file's digest
         raise InputError(f"{file.key} changed while it was read", "Run the same command again when it is complete")
-
-
-def _build_record(file: SourceFile, number: int, location: str, value: Any) -> Record:
-    source, columns = file.source_name, file.data.columns
-    own_id = str(number) if columns.id is None else columns.find_id(value) or f"row {number}"
-    content, language = columns.find_content(value), columns.find_language(value)
-    return Record(f"{source}:{own_id}", location, source, None, content, language)
 
 
 def read_records(config: SourceConfig) -> Iterator[Record]:
