@@ -40,8 +40,8 @@ class Mentions:
         self.from_email: set[str] = set()  # parts that only an e-mail address gave: names where capitalized
         self.digits: set[str] = set()  # of phone numbers
         self.values: dict[str, str] = {}  # other values -> their kind
-        found = [(span.kind, text[span.start : span.end]) for text, group in zip(texts, spans, strict=True)
-                 for span in group]  # fmt: skip
+        found = dict.fromkeys((span.kind, text[span.start : span.end]) for text, group in zip(texts, spans, strict=True)
+                              for span in group)  # fmt: skip
         names = [value for kind, value in found if kind == "PERSON"]
         people = [([part[0] for part in name_parts(name)], "," in name or is_cjk(name)) for name in names]
         # The longest names come first: they say which part is a first name and which a last name.

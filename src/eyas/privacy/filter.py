@@ -215,8 +215,8 @@ class PrivacyFilter:
             cleaned.append(_replace(text, (((span.start, span.end), new) for span, new in surrogates.items())))
             changed += spans_to_replace
             every = _add_without_overlap(spans_to_replace, rest)
-            values = (FoundValue(replace(span, rule=span.rule or MENTION), surrogates.get(span)) for span in every)
-            found.append(tuple(values))
+            named = (span if span.rule else replace(span, rule=MENTION) for span in every)
+            found.append(tuple(map(FoundValue, named, map(surrogates.get, every))))
         return CleanedRecord(tuple(cleaned), _count_kinds(changed), tuple(found))
 
     def _replace_name(self, value: str, language: str, mentions: Mentions, avoid: frozenset[str]) -> str:

@@ -37,13 +37,14 @@ MIN_KEY_BYTES = 16
 _MAX_ATTEMPTS = 100  # picks until a surrogate is taken that the record does not hold
 
 
-def name_parts(name: str) -> list[re.Match[str]]:
+@lru_cache(10_000)
+def name_parts(name: str) -> tuple[re.Match[str], ...]:
     """Returns the words of a name that are replaced, with their positions in `name`: all words but particles.
 
     "Ana de la Cruz" -> "Ana", "Cruz". An initial counts as a word.
     """
     parts = [part for word in _PART.finditer(name) for part in (_split_cjk(word) if is_cjk(word[0]) else (word,))]
-    return [part for part in parts if part[0].casefold() not in PARTICLES or (len(part[0]) == 1 and part[0].isupper())]
+    return tuple(p for p in parts if p[0].casefold() not in PARTICLES or (len(p[0]) == 1 and p[0].isupper()))
 
 
 def _split_cjk(word: re.Match[str]) -> Iterator[re.Match[str]]:
