@@ -86,7 +86,7 @@ class Staging:
 
     def _free_buffer(self, num_bytes: int) -> _Buffer:
         """Returns a buffer that no copy reads any more, and makes it the last one of the ring."""
-        is_free = self._ring[0].copied.query()
+        is_free = bool(self._ring) and self._ring[0].copied.query()
         buffer = self._ring.popleft() if is_free else _Buffer(_pinned(MIN_BUFFER_BYTES), torch.cuda.Event())
         if len(buffer.bytes_X) < num_bytes:
             buffer.bytes_X = _pinned(1 << (num_bytes - 1).bit_length())
