@@ -67,8 +67,8 @@ class _TimedSource:
             if early_s > 0 and not may_wait:
                 break
             time.sleep(max(early_s, 0.0))
+            self.added_s.append(self.now_s)  # first, so that no token seems to come after the end of the block
             engine.add(Request(str(number), self._prompts[number].ids, self._max_tokens))
-            self.added_s.append(self.now_s)
             may_wait = False
         return len(self.added_s) < len(self._prompts)
 
