@@ -11,6 +11,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from eyas.base.config import build, load_toml
@@ -142,13 +143,26 @@ class _FinishedRun:
         out: The run directory.
         head: The head directory. It is outside the run directory if the recipe names an existing head.
         stages: The provenance of each finished stage by its verb.
-        digests: The current digest of each key of `parents` that is finished and part of this run.
     """
 
     out: Path
     head: Path
     stages: Mapping[str, Provenance]
-    digests: Mapping[str, str]
+
+    @cached_property
+    def head_digest(self) -> str | None:
+        """The digest of the head's config.json and weights; None if one of them is missing."""
+        try:
+            return digest_head(self.head)
+        except InputError:
+            return None
+
+    def digest(self, parent: str) -> str | None:
+        """Returns the current digest of a key of `parents`; None if it is unfinished or not part of this run."""
+        if parent == "head":
+            return self.head_digest
+        stage = self.stages.get(PARENTS.get(parent, ""))
+        return None if stage is None else stage.digest
 
 
 def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
@@ -166,11 +180,7 @@ def _examine_run(out: Path, target: str | None) -> Iterator[Finding]:
         directory = out / DIRECTORIES[stage] if recipe is None else Run(recipe, out).storage_path(stage)
         yield from _end_with_misfit(_examine_stage(stage, StoragePath.of(directory), stages))
     head = out / DIRECTORIES["train"] if own_head or recipe is None else resolve_head(recipe.target.head or "")
-    own = (parent for parent, stage in PARENTS.items() if stage in stages and parent != "head")
-    digests = {parent: stages[PARENTS[parent]].digest for parent in own}
-    with contextlib.suppress(InputError):
-        digests["head"] = digest_head(head)
-    finished = _FinishedRun(out, head, stages, digests)
+    finished = _FinishedRun(out, head, stages)
     yield from _examine_parents(finished)
     for directory in sorted((out / "deploy").glob("*/")):
         yield from _examine_deployment(directory, finished)
@@ -240,7 +250,7 @@ def _examine_parents(finished: _FinishedRun) -> Iterator[Finding]:
     num_parents, num_changed = 0, 0
     for stage, provenance in finished.stages.items():
         for parent, recorded in provenance.parents.items():
-            current = finished.digests.get(parent)
+            current = finished.digest(parent)
             num_parents += current is not None
             if current not in (None, recorded):
                 num_changed += 1

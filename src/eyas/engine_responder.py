@@ -51,6 +51,8 @@ class EngineResponder:
         try:
             return compile_pair(self.target, None, stored_only=stored_only)
         except CompileError as error:
+            if stored_only:
+                return False  # the reason is printed when they would be compiled; short work does not need to know it
             print(f"eyas: warning: Forwards run uncompiled: {error.problem}.", file=sys.stderr)
             return True
 

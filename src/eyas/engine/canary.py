@@ -166,8 +166,9 @@ class CanaryExperiment:
 
     def status(self) -> CanaryStatus:
         """Returns the current state."""
-        rounds = {name: sample.num_rounds for name, sample in zip(DRAFTER_NAMES, self._samples, strict=True)}
-        tokens = {name: sample.num_tokens for name, sample in zip(DRAFTER_NAMES, self._samples, strict=True)}
+        named = list(zip(DRAFTER_NAMES, self._samples, strict=True))
+        rounds = {name: sample.num_rounds for name, sample in named}
+        tokens = {name: sample.num_tokens for name, sample in named}
         return CanaryStatus(self.state, self.share, self.ratio, rounds, tokens)
 
     def _analyze(self) -> None:

@@ -31,7 +31,8 @@ class MinLengthState:
 
     def __init__(self, rule: MinLength) -> None:
         self._missing = rule.num_tokens
-        self._rule = rule
+        self._end_ids = list(rule.end_ids)
+        self._vocab_size = rule.vocab_size
 
     @property
     def is_finished(self) -> bool:
@@ -44,10 +45,10 @@ class MinLengthState:
 
     def allow(self, tokens_M: Sequence[int], parents_M: Sequence[int], valid_M: Sequence[bool] | None = None) -> Tensor:
         """Returns the tokens that may follow each node of a draft tree, bool [M, W]. See `grammar.GrammarState`."""
-        allowed_MW = torch.ones(len(tokens_M), self._rule.vocab_size, dtype=torch.bool)
+        allowed_MW = torch.ones(len(tokens_M), self._vocab_size, dtype=torch.bool)
         depths: list[int] = []
         for node, parent in enumerate(parents_M):
             depths.append(depths[parent] + 1 if node else 0)
             if depths[node] < self._missing:
-                allowed_MW[node, list(self._rule.end_ids)] = False
+                allowed_MW[node, self._end_ids] = False
         return allowed_MW

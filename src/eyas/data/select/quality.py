@@ -16,7 +16,7 @@ because repeats in its patterns are bounded. `is_looping_answer` is a similar ru
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -128,12 +128,20 @@ def has_task(text: str) -> bool:
     """Returns True if a user turn has 3 letters or digits outside of greetings and web addresses."""
     greetings = _load_phrases().greetings
     num_chars = 0
-    for word in _WORD.finditer(_WEB_ADDRESS.sub(" ", text)):
-        if word[0].casefold() not in greetings:
-            num_chars += sum(2 if char >= "\u3040" else 1 for char in word[0])
+    for word in _iter_words(text):
+        if word.casefold() not in greetings:
+            num_chars += sum(2 if char >= "\u3040" else 1 for char in word)
             if num_chars >= MIN_WORD_CHARS:
                 return True
     return False
+
+
+def _iter_words(text: str) -> Iterator[str]:
+    start = 0
+    for address in _WEB_ADDRESS.finditer(text):
+        yield from (match.group() for match in _WORD.finditer(text, start, address.start()))
+        start = address.end()
+    yield from (match.group() for match in _WORD.finditer(text, start))
 
 
 def _find_phrase(texts: Sequence[str]) -> str | None:
