@@ -13,6 +13,7 @@ from torch import Tensor
 from eyas.drafters.drafter import Drafter, EngineMemory
 from eyas.formats.head_dir import StoredHead
 from eyas.kernels.dispatch import pack_head
+from eyas.kernels.huge_pages import zeros_on_huge_pages
 from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.model.attention import PackedAttention
 from eyas.model.head import DraftHead
@@ -129,7 +130,7 @@ class HeadDrafter(Generic[HeadT]):
         self.scratch_E = torch.arange(spec.scratch_rows, device=weight.device)
         num_rows = pool.num_slots + 1 + len(pool.req_to_token_RC) * spec.scratch_rows
         shape = (config.kv_layers, 2, num_rows, config.num_kv_heads, config.head_dim)
-        self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self.kv = zeros_on_huge_pages(shape, weight.dtype, weight.device)
         self.growers = {shape: TreeGrower(self.grown_shape(shape), weight.device) for shape in spec.shapes}
         pool.allocate_aux(len(config.aux_layer_ids) * config.target_hidden_size)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eyas.base.errors import InputError
 from eyas.drafters.drafter import AcceptedTokens, EngineMemory, chunk_reads
+from eyas.kernels.huge_pages import zeros_on_huge_pages
 from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.model.attention import PackedAttention
 from eyas.model.target import Target
@@ -66,7 +67,7 @@ class SmallModelDrafter:
         shape = (info.num_layers, 2, memory.pool.num_slots + 1, info.num_kv_heads, info.head_dim)
         self.model, self.pool, self.future_map = model, memory.pool, memory.future_map
         self.prepare_attention = memory.prepare
-        self.kv = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self.kv = zeros_on_huge_pages(shape, weight.dtype, weight.device)
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
         """Returns the greedy continuation of each text as a chain. Requirement: a text has a token before its root."""

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eyas.kernels.huge_pages import zeros_on_huge_pages
 from eyas.staging import Staging
 
 Slots = NDArray[np.int32]
@@ -47,7 +48,7 @@ class KVPool:
         """
         num_layers, num_kv_heads, head_dim = shape
         self.num_slots = num_slots
-        self.kv = weight.new_zeros((num_layers, 2, num_slots + 1, num_kv_heads, head_dim), dtype=dtype)
+        self.kv = zeros_on_huge_pages((num_layers, 2, num_slots + 1, num_kv_heads, head_dim), dtype, weight.device)
         self.req_to_token_RC = torch.zeros(table, dtype=torch.int32, device=weight.device)
         self.staging = Staging(weight.device)
         self.aux_ZL: Tensor | None = None
