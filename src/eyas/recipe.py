@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Literal
 
 from eyas import export
+from eyas.base.c_memory import keep_freed_memory
 from eyas.base.config import build, load_toml, merge_tables, parse_overrides, to_toml
 from eyas.base.errors import InputError, UsageError
 from eyas.base.provenance import StageInputs, has_provenance, read_provenance, require_finished
@@ -228,6 +229,8 @@ class Run:
 
     def _execute(self, stage: str) -> None:
         """Calls the code of a stage with its inputs and its output directory."""
+        if self.device == "cpu":
+            keep_freed_memory()
         recipe, progress, out = self.recipe, self.progress, self.directory(stage)
         features = self.storage_path("capture")
         match stage:
