@@ -1,4 +1,4 @@
-"""How the C library treats freed memory."""
+"""Tells the C library how to treat freed memory."""
 
 import contextlib
 import ctypes
