@@ -32,8 +32,8 @@ from eyas.model.attention import AttentionParams
 from eyas.model.block_head import BlockHead
 from eyas.model.submodules import apply_softcap
 from eyas.model.target import Target
-from eyas.train.chain_attention import chain_attention, max_floats
-from eyas.train.loss import CHUNK_FLOATS, LossOutput, Teacher
+from eyas.train.chain_attention import chain_attention
+from eyas.train.loss import LossOutput, Teacher, chunk_rows
 from eyas.train.ttt import PackedBatch
 
 DISTANCE_WEIGHT = 0.9
@@ -122,7 +122,7 @@ class _BlockLoss(torch.autograd.Function):
         weights_K = decay ** torch.arange(supervised_JK.shape[1], dtype=wide, device=normed_ND.device)
         labels_J = packed.ids_P[packed.teacher_rows_J + 1]
         row_floats = supervised_JK.shape[1] * w2_Wr.shape[0]
-        size = max(1, max_floats(CHUNK_FLOATS, normed_ND.device) // row_floats)
+        size = chunk_rows(row_floats, normed_ND.device)
         for start in range(0, len(labels_J), size):
             j_M, k_M = supervised_JK[start : start + size].nonzero(as_tuple=True)
             soft = teacher.soft_targets(packed.hidden_JD[start : start + size])

@@ -53,11 +53,6 @@ PackedTexts = tuple[Sequence[PackedText], Tensor, Tensor]
 """The texts of a batch, and for each chain, the rows of the batch at which it and its text start."""
 
 
-def max_floats(cpu_floats: int, device: torch.device) -> int:
-    """Returns the number of floats to compute at once on `device`: `cpu_floats` on a CPU, more on a GPU."""
-    return cpu_floats if device.type == "cpu" else GPU_FACTOR * cpu_floats
-
-
 def chain_attention(
     texts: PackedTexts, q_NQH: Tensor, prefix_kv: KeysValues, unrolled_kv: Sequence[KeysValues], scale: float
 ) -> Tensor:
@@ -155,7 +150,7 @@ class _Block:
 def _blocks(texts: PackedTexts, num_heads: int) -> Iterator[_Block]:
     """Yields the blocks of all texts. It copies nothing to the device, so the host need not wait for it."""
     members, chains_Q, starts_Q = texts
-    most = max_floats(BLOCK_FLOATS, chains_Q.device) // num_heads
+    most = BLOCK_FLOATS * (1 if chains_Q.device.type == "cpu" else GPU_FACTOR) // num_heads
     for group in _groups(members, most if chains_Q.device.type in SHARING else 0):
         first_row, last = group[0].rows.start, group[-1]
         size = max(1, most // (last.rows.start + last.positions[-1] + 1 - first_row))

@@ -42,10 +42,15 @@ from torch import Tensor, nn
 
 from eyas.model.submodules import apply_softcap
 from eyas.model.vocab import DraftVocab
-from eyas.train.chain_attention import max_floats
 
 LossName = Literal["soft", "kl", "lk", "lk_log"]
-CHUNK_FLOATS = 1_000_000  # logits of the head or of the target that a CPU computes at once
+CHUNK_FLOATS, GPU_CHUNK_FLOATS = 8_000_000, 64_000_000
+"""The logits of the head or of the target that are computed at once. Each chunk reads both output matrices."""
+
+
+def chunk_rows(row_floats: int, device: torch.device) -> int:
+    """Returns the number of teacher rows of a chunk. row_floats: the logits of one row."""
+    return max(1, (CHUNK_FLOATS if device.type == "cpu" else GPU_CHUNK_FLOATS) // row_floats)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +188,7 @@ class _DistillationLoss(torch.autograd.Function):
         overlap_JK = torch.zeros(num_rows, steps, dtype=wide, device=device)
         token_loss_JK = torch.zeros_like(overlap_JK)
         row_floats = max(steps * lm_weight_VD.shape[0], teacher.weight_WD.shape[0])
-        size = max(1, max_floats(CHUNK_FLOATS, device) // row_floats)
+        size = chunk_rows(row_floats, device)
         for start in range(0, num_rows, size):
             rows = slice(start, start + size)
             soft = teacher.soft_targets(targets.hidden_JD[rows])
