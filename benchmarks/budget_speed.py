@@ -5,7 +5,8 @@
 
 All engines run in this process, compiled, in bfloat16, on the threads that torch uses by default. A block is a list of
 requests, the same for all arms; the arms run it one after the other, in rotated order. The figures are medians of the
-ratios of blocks. The first block of an engine with a fresh budget has at least FIRST_ROUNDS rounds.
+ratios of blocks. The first block of an engine with a fresh budget has at least FIRST_ROUNDS rounds. A fixed arm that is
+much slower than the best one in the first TRIAL_BLOCKS blocks is left out of the others.
 
 With --clock cpu and one thread (OMP_NUM_THREADS=1), a second is one of this process's processor time, so that other
 processes on the machine hardly matter. The budget itself always learns from the clock on the wall.
@@ -53,6 +54,7 @@ AUTO, FRESH = "auto", "auto, fresh"
 FIRST_ROUNDS = 200
 MAX_TOKENS = 96
 TOKENS_PER_ROUND = 3  # of one stream, at most; only the size of a block depends on it
+TRIAL_BLOCKS, KEPT = 2, 0.85  # then a fixed arm goes on if it has this share of the best one's speed
 MIN_BLOCKS, MAX_BLOCKS = 5, 30
 HALF_WIDTH = 0.01  # of the interval of a ratio; then no further block is needed
 OVER_PLAIN, OVER_BEST, FIRST_OVER_BEST, EXPECTED = 0.98, 0.97, 0.93, (0.95, 1.05)
@@ -136,8 +138,7 @@ def measure(bench: Bench, streams: int, limit_s: float) -> Iterator[Row]:
     budget = engines[AUTO].policies[0]
     assert isinstance(budget, WatchedBudget)
     budget.watch()
-    names = [*engines, FRESH]
-    speeds: dict[str, list[float]] = {name: [] for name in names}
+    speeds: dict[str, list[float]] = {name: [] for name in [*engines, FRESH]}
     ends_s = time.monotonic() + limit_s
     while len(speeds[AUTO]) < MAX_BLOCKS and (len(speeds[AUTO]) < MIN_BLOCKS or time.monotonic() < ends_s):
         number = len(speeds[AUTO])
@@ -147,9 +148,11 @@ def measure(bench: Bench, streams: int, limit_s: float) -> Iterator[Row]:
         budget.end_block()
         told = ", ".join(f"{name} {values[-1]:.0f}" for name, values in speeds.items())
         print(f"{streams} streams, block {number + 1}: {told}", file=sys.stderr, flush=True)
+        if number + 1 == TRIAL_BLOCKS:
+            drop_slow_arms(engines, speeds)
         if number + 1 >= MIN_BLOCKS and all(is_exact(speeds, name) for name in (AUTO, FRESH)):
             break
-    best = max((arm.name for arm in bench.fixed), key=lambda name: sorted(speeds[name])[len(speeds[name]) // 2])
+    best = max(speeds.keys() - {AUTO, FRESH}, key=lambda name: sorted(speeds[name])[len(speeds[name]) // 2])
     at = f"{streams} streams" if streams > 1 else "1 stream"
     chosen = ", ".join(f"{name} {count}" for name, count in budget.rounds.most_common(3))
     yield row(f"auto over plain, {at} (rounds: {chosen})", speeds, AUTO, OFF.name, OVER_PLAIN)
@@ -161,6 +164,15 @@ def measure(bench: Bench, streams: int, limit_s: float) -> Iterator[Row]:
     interval, is_near = (round(span.low, 3), round(span.high, 3)), low <= realised <= high
     told = ", ".join(f"{name} {median(block[name] for block in blocks):.3f}" for name in ("tokens", "seconds"))
     yield Row(f"realised over expected tokens/s, {at}", round(realised, 3), f"{low} to {high}", is_near, interval, told)
+
+
+def drop_slow_arms(engines: dict[str, Engine], speeds: dict[str, list[float]]) -> None:
+    """Removes the fixed arms that cannot be the best one. Plain decoding stays."""
+    totals = {name: sum(speeds[name]) for name in engines if name != AUTO}
+    least = KEPT * max(totals.values())
+    for name, total in totals.items():
+        if total < least and name != OFF.name:
+            del engines[name], speeds[name]
 
 
 def run_block(

@@ -61,15 +61,15 @@ class Part:
 PAIR = ("target", "head", "prompts")
 PARTS = {
     "forward": Part("forward_speed.py", ("target", "prompts")),
-    "budget": Part("budget_speed.py", PAIR, "--streams", STREAMS),
+    "budget": Part("budget_speed.py", PAIR, "--streams", STREAMS, ("--seconds", "150")),
     "peers": Part(
         "compare_peers.py",
         (*PAIR, "env_dir"),
         "--peers",
         tuple(ENGINES),
-        ("--streams", ",".join(STREAMS)),
+        ("--streams", ",".join(STREAMS), "--pairs", "5"),
     ),
-    "served": Part("served_speed.py", (*PAIR, "env_dir"), "--peers", tuple(SERVERS)),
+    "served": Part("served_speed.py", (*PAIR, "env_dir"), "--peers", tuple(SERVERS), ("--repeats", "3")),
 }
 
 
