@@ -48,7 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _load_function(name: str) -> Callable[[argparse.Namespace], int]:
     """Imports and returns "module:function" of this package. It also disables the log output of transformers."""
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it once: large tensors on pages of 2 MiB
     module, _, function = name.partition(":")
     found = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     from transformers.utils import logging
