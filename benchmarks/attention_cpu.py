@@ -119,11 +119,12 @@ def make_padded_arm(case: Case) -> Arm:
 
 
 def time_arms(arms: dict[str, Arm], num_layers: int) -> dict[str, list[float]]:
-    """Returns the microseconds of each call by arm. The arms run in turn, each for about ARM_S seconds in all."""
+    """Returns the microseconds of each call by arm. The arms run in rotated order, each for about ARM_S seconds."""
     times_us: dict[str, list[float]] = {name: [] for name in arms}
     left_s = dict.fromkeys(arms, ARM_S)
     for call in range(-1, MAX_CALLS):  # the first call warms up
-        for name, arm in arms.items():
+        first = call % len(arms)
+        for name, arm in [*arms.items()][first:] + [*arms.items()][:first]:
             if left_s[name] < 0 and call >= MIN_CALLS:
                 continue
             # With a stride, an arm does not use the layer that another arm has just loaded into the cache.
