@@ -58,5 +58,5 @@ def test_every_job_has_a_script_and_its_options() -> None:
     assert len(found) == sum(len(part.values) for part in PARTS.values())
     for name, (script, *_) in found.items():
         assert (Path(__file__).parents[2] / "benchmarks" / script).is_file(), name
-    assert found["budget 8"] == ["budget_speed.py", *PAIR, "--streams", "8"]
+    assert found["budget 8"] == ["budget_speed.py", *PAIR, "--seconds", "150", "--streams", "8"]
     assert set(dict(jobs("served", OPTIONS))) == {f"served {peer}" for peer in PARTS["served"].values}
