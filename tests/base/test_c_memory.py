@@ -1,4 +1,4 @@
-"""What the C library does with freed memory."""
+"""Tests whether the C library keeps freed memory."""
 
 import platform
 import subprocess

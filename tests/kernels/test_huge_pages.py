@@ -1,4 +1,4 @@
-"""Memory on large pages: what its users rely on."""
+"""Tests memory on pages of 2 MiB: content, alignment, lifetime."""
 
 import torch
 

@@ -45,7 +45,7 @@ from eyas.model.vocab import DraftVocab
 
 LossName = Literal["soft", "kl", "lk", "lk_log"]
 CHUNK_FLOATS, GPU_CHUNK_FLOATS = 8_000_000, 64_000_000
-"""The logits of the head or of the target that are computed at once. Each chunk reads both output matrices."""
+"""Logits that a CPU and a GPU compute at once. Each chunk reads both output matrices, so small ones are slow."""
 
 
 def chunk_rows(row_floats: int, device: torch.device) -> int:
