@@ -1,7 +1,7 @@
 """Memory on pages of 2 MiB for weights, keys and values, which a CPU reads for every token.
 
 A processor looks up the address of each page that it reads, and prefetches within a page. On the usual pages of 4 KiB,
-linear layers take 1.07 to 1.18 times as long, and attention up to five times (docs/results/cpu-forwards.md).
+linear layers take 1.07 to 1.18 times as long, and attention up to 15 times (docs/results/cpu-forwards.md).
 """
 
 import contextlib
