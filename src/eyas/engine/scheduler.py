@@ -165,6 +165,7 @@ class Scheduler:
             draft_lags=tuple(compress(lags, speculates)),
             plain_contexts=() if all(speculates) else tuple(compress(contexts, [not one for one in speculates])),
             new_prompt_tokens=sum(request.draft_lag_tokens for request in new),
+            num_new=len(new),
             copies=tuple([0.0 if copy is None else copy.expected for copy in compress(copies, speculates)]),
         )
         decision = self._policy_for(kind, load).decide(load)
