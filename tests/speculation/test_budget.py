@@ -112,14 +112,15 @@ def test_it_notices_that_acceptance_has_changed(good: Head, useless: Head) -> No
     assert outcome.names[-200:].count("off") < 40, "exploring finds that drafting pays again"
 
 
-def test_a_batch_size_that_returns_does_not_draft_as_before(good: Head, useless: Head) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_size_that_returns_does_not_draft_as_before(good: Head, useless: Head, seed: int) -> None:
     """The last requests of a queue run for a few rounds: fewer than the budget otherwise takes to change the arm."""
-    scenes = [Scene((300,) * 4, (good,) * 4), Scene((300,) * 16, (useless,) * 16), Scene((300,) * 4, (useless,) * 4)]
-    budget = Budget(ARMS, MACHINE.table(32), MACHINE.warm_cost, seed=3)
-    outcome = run(budget, MACHINE, lambda number: scenes[(number >= 300) + (number >= 900)], 906, FAIR, seed=4)
+    scenes = [Scene((300,) * 4, (good,) * 4), Scene((300,), (useless,)), Scene((300,) * 4, (useless,) * 4)]
+    budget = Budget(ARMS, MACHINE.table(32), MACHINE.warm_cost, seed)
+    outcome = run(budget, MACHINE, lambda number: scenes[(number >= 300) + (number >= 1500)], 1506, FAIR, seed=seed + 1)
     assert outcome.names[290:300].count("off") <= 1
-    assert outcome.names[880:900].count("off") >= 18
-    assert outcome.names[900:].count("off") >= 5
+    assert outcome.names[1480:1500].count("off") >= 18
+    assert outcome.names[1500:].count("off") >= 4
 
 
 def test_wrong_costs_are_corrected(good: Head) -> None:
@@ -132,10 +133,11 @@ def test_wrong_costs_are_corrected(good: Head) -> None:
 def test_what_happens_is_what_was_expected(good: Head) -> None:
     """After it has learned; a machine that has just become slower, or a head that has just become worse, shows."""
     budget, _ = play(good, 4)
-    assert budget.forecast_check.ratios() == pytest.approx({"tokens": 1.0, "seconds": 1.0}, abs=0.03)
+    before = budget.forecast_check.ratios()
+    assert before == pytest.approx({"tokens": 1.0, "seconds": 1.0}, abs=0.03)
     scene = Scene((300,) * 4, (head(0.5, 0.02, seed=2),) * 4)
     run(budget, dataclasses.replace(MACHINE, head_row_s=MACHINE.head_row_s), lambda _: scene, 8, FAIR, seed=5)
-    assert budget.forecast_check.ratios()["tokens"] < 1.0
+    assert budget.forecast_check.ratios()["tokens"] < before["tokens"]
 
 
 def test_hiccups_of_the_machine_do_not_mislead(good: Head) -> None:

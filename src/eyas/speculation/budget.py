@@ -7,13 +7,11 @@ Everything below is done for each batch bucket (batch sizes near one measured si
 
 Switching. The arm changes when another arm is better by SWITCH_GAIN in SWITCH_ROUNDS rounds in a row; to `off` it
 changes when drafting is no better. When the batch size returns to a bucket, the first comparison already changes the
-arm. If the head has not read the newest tokens, it reads them before it drafts again.
-This time is divided by PAYBACK_ROUNDS and added to the seconds of a round.
+arm. If the head has not read the newest tokens, it reads them before it drafts again. This time is divided by the
+rounds for which the batch usually stays in the bucket, at most PAYBACK_ROUNDS, and added to the seconds of a round.
 
-New prompts. The head must read a new prompt before it drafts. And where requests draft, their answers end at different
-times, so that the target reads their prompts in more forwards: PREFILL_SHARE forwards more for each prompt. The time for
-both, divided by the generated tokens, is added to the cost of every arm that drafts. With long prompts and short
-answers, drafting may not pay.
+What the head reads of new prompts, divided by the generated tokens, is added to the cost of every arm that drafts
+(`read_costs`). With long prompts and short answers, drafting may not pay.
 
 Costs that no round shows. A last round may draft beyond the end of its answer, and a round of `off` between others
 takes longer than one of many. So the rounds of an arm that drafts count as longer by HIDDEN_SHARE.
@@ -40,7 +38,9 @@ from eyas.speculation.acceptance_model import AcceptanceModel
 from eyas.speculation.arms import Arm
 from eyas.speculation.batch_load import BatchLoad, RoundReport, SpeculationDecision
 from eyas.speculation.forecast_check import ForecastCheck
+from eyas.speculation.incumbent import PAYBACK_ROUNDS, Incumbent
 from eyas.speculation.latency_model import LatencyModel
+from eyas.speculation.read_costs import ReadCosts
 from eyas.speculation.round_costs import CostTable
 from eyas.speculation.speedup import CAP, SpeedupEstimate, SpeedupEstimator, Stratum
 
@@ -48,11 +48,7 @@ SWITCH_GAIN = 0.02
 SWITCH_ROUNDS = 4
 CATCH_UP_SHARE = 0.2  # a round that spends more of its seconds on a lag does not time its arm
 OPTIMISM = 0.5  # `optimistic` raises all depths at once; independent errors add up to about half of that
-PAYBACK_ROUNDS = 500
-READ_DECAY = 0.5 ** (1 / 400)  # each round: the average over new prompts has a half-life of 400 rounds
-# Measured with SmolLM2 on a CPU with AMX, 16 streams: 0.26 forwards a prompt; 0.5 % for ends, 2 to 5 % for rounds of `off`.
-PREFILL_SHARE, HIDDEN_SHARE = 0.25, 0.03
-REMAINING_TOKENS = 128  # expected remaining output tokens of a running request
+HIDDEN_SHARE = 0.03  # SmolLM2, 16 streams on a CPU with AMX: ends of answers 0.5 %, rounds of `off` 2 to 5 %
 EXPLORE = 0.01  # of rounds
 EXPLORE_LOSS = 0.005  # of throughput
 EXPLORE_OFF, EXPLORE_NEIGHBOR, EXPLORE_PROMISING = 0.3, 0.15, 0.4  # weights; NEIGHBOR for each side
@@ -61,27 +57,6 @@ SURVEY_SD = 0.02  # relative error of a cost; an arm with a smaller error is not
 SURVEY_ROUNDS = 32  # of one arm, at most
 TIME_EVERY = 4  # of the rounds between two comparisons, one in so many updates the latency model
 SKIP_ROUNDS = 7  # rounds between two comparisons of all arms, which take as long as a layer
-
-
-@dataclass
-class _Incumbent:
-    """The arm that a batch bucket runs, and the state of its survey.
-
-    Attributes:
-        arm: The index of the arm.
-        survey_rounds: The number of survey rounds of each arm.
-        num_times_beaten: The number of rounds in a row in which another arm was better.
-        surveyed_last: True if the last round was open for a survey; the next one is then not.
-        survey_open: True if there is an arm left to survey.
-        rounds_to_skip: The number of rounds before the arms are compared again.
-    """
-
-    arm: int
-    survey_rounds: list[int]
-    num_times_beaten: int = 0
-    surveyed_last: bool = False
-    survey_open: bool = True
-    rounds_to_skip: int = 0
 
 
 @dataclass
@@ -156,14 +131,13 @@ class Budget:
         self.arms = tuple(arms)
         self.latency_model = LatencyModel(table)
         self.acceptance_model = acceptance_model or AcceptanceModel(arms)
-        self._catch_up_seconds: Callable[[int], float] = lambda lag: catch_up_seconds(lag) if lag else 0.0
+        self.read_costs = ReadCosts(catch_up_seconds, table.seconds_at(0, 1))
         self.num_switches, self.forecast_check, self._speedups = 0, ForecastCheck(), SpeedupEstimator()
         self._arm_index = {arm: index for index, arm in enumerate(arms)}
-        self._incumbents: dict[int, _Incumbent] = {}
+        self._incumbents: dict[int, Incumbent] = {}
         self._exploration: _Exploration | None = None
         self._last_bucket = 0
         self._round_run: _RoundRun | None = None
-        self._read_s, self._read_tokens = 0.0, 0.0  # faded sums: seconds to read new prompts, and generated tokens
         self._random = random.Random(seed)
 
     def decide(self, load: BatchLoad) -> SpeculationDecision:
@@ -171,27 +145,26 @@ class Budget:
         assert load.contexts, "no request runs with the chosen arm"
         bucket = self.latency_model.bucket(load.num_requests)
         known = self._incumbents.get(bucket)
-        # Since the last round of this bucket, the rounds of other buckets may have changed the expected acceptance.
-        if known is not None and bucket != self._last_bucket:
-            known.rounds_to_skip, known.num_times_beaten = 0, SWITCH_ROUNDS - 1
-        self._last_bucket = bucket
-        forward_s = self.latency_model.table.seconds_at(0, 1)
-        self._read_s += self._catch_up_seconds(load.new_prompt_tokens) + PREFILL_SHARE * load.num_new * forward_s
+        if bucket != self._last_bucket:
+            _change_bucket(self._incumbents.get(self._last_bucket), known)
+            self._last_bucket = bucket
+        if known is not None:
+            known.stay += 1
+        self.read_costs.count_prompts(load)
         if known is not None and known.rounds_to_skip > 0 and self._exploration is None:
             known.rounds_to_skip -= 1
             if self._random.random() >= EXPLORE:
                 return self._decision(known.arm, known.arm, load)
             return self._explore(known.arm, self._forecast(load), load)
         forecast = self._forecast(load)
-        catch_up_s = self._catch_up_seconds(sum(load.draft_lags))
-        token_read_s = self._read_s / max(self._read_tokens, REMAINING_TOKENS * load.num_requests)
-        more_s = catch_up_s / PAYBACK_ROUNDS
+        catch_up_s, token_read_s = self.read_costs.of(load)
+        more_s = catch_up_s / (PAYBACK_ROUNDS if known is None else known.usual_stay)
         rates = [
             tokens / (seconds + (HIDDEN_SHARE * seconds + more_s + tokens * token_read_s) * (arm > 0))
             for arm, (tokens, seconds) in enumerate(zip(forecast.tokens, forecast.seconds, strict=True))
         ]
         incumbent = self._update_incumbent(bucket, forecast, rates)
-        may_survey = catch_up_s <= forecast.seconds[0]
+        may_survey = catch_up_s <= CATCH_UP_SHARE * forecast.seconds[0]
         if may_survey and (arm := self._arm_to_survey(bucket, incumbent, rates)) is not None:
             incumbent.survey_rounds[arm] += 1
             return self._decision(arm, incumbent.arm, load)
@@ -207,8 +180,7 @@ class Budget:
 
     def observe(self, report: RoundReport) -> None:
         """Learns from the result of a round."""
-        self._read_s *= READ_DECAY
-        self._read_tokens = (self._read_tokens + report.num_tokens) * READ_DECAY
+        self.read_costs.count_tokens(report.num_tokens)
         if report.seconds is not None:
             self._observe_seconds(report.decision, report.seconds, report.num_tokens)
         self.acceptance_model.observe(report.traces)
@@ -220,6 +192,7 @@ class Budget:
     def _observe_seconds(self, decision: SpeculationDecision, seconds: float, num_tokens: int) -> None:
         known = self._incumbents.get(self.latency_model.bucket(decision.load.num_requests))
         may_batch = known is not None and known.rounds_to_skip % TIME_EVERY > 0 and not decision.is_exploration
+        may_batch = may_batch and not any(compress(decision.load.draft_lags, decision.drafts))
         run = self._round_run
         if run is not None and not (may_batch and run.matches(decision)):
             self._round_run = None
@@ -247,7 +220,7 @@ class Budget:
             The predicted seconds, per round, in which the drafter reads lagging tokens.
         """
         load, arm = decision.load, self._arm_index[decision.arm]
-        catch_up_s = self._catch_up_seconds(sum(compress(load.draft_lags, decision.drafts)))
+        catch_up_s = self.read_costs.seconds(sum(compress(load.draft_lags, decision.drafts)))
         predicted_s = (self.latency_model.seconds_of(arm, load) + catch_up_s) * num_rounds
         # The arm `off` gives each request one token per round.
         off_s = self.latency_model.seconds_without_offset(0, load) * num_tokens / load.num_requests
@@ -259,17 +232,22 @@ class Budget:
         return catch_up_s
 
     def _time(self, decision: SpeculationDecision, seconds: float, catch_up_s: float) -> None:
-        """Updates the latency model with a round, unless reading lagging tokens took much of the round's time."""
+        """Updates the latency model with a round; or the costs of reads, if a read took much of the round."""
         arm, load = self._arm_index[decision.arm], decision.load
-        if not decision.is_partial and catch_up_s < CATCH_UP_SHARE * self.latency_model.seconds_of(arm, load):
+        if decision.is_partial:
+            return
+        round_s = self.latency_model.seconds_of(arm, load)
+        if catch_up_s < CATCH_UP_SHARE * round_s:
             self.latency_model.observe(arm, load, max(seconds - catch_up_s, seconds * (1 - CATCH_UP_SHARE)))
+        else:
+            self.read_costs.learn(catch_up_s, seconds - round_s)
 
     def _forecast(self, load: BatchLoad) -> _Forecast:
         expected, num_plain = self.acceptance_model.expected(load.contexts), len(load.plain_contexts)
         tokens, optimistic = ([num_plain + found for found in sums] for sums in (expected.tokens, expected.optimistic))
         return _Forecast(tokens, optimistic, self.latency_model.seconds(load))
 
-    def _update_incumbent(self, bucket: int, forecast: _Forecast, rates: Sequence[float]) -> _Incumbent:
+    def _update_incumbent(self, bucket: int, forecast: _Forecast, rates: Sequence[float]) -> Incumbent:
         """Switches the arm of a batch bucket if another arm has been better for SWITCH_ROUNDS rounds.
 
         Args:
@@ -281,7 +259,7 @@ class Budget:
             The state of the bucket with the arm to run.
         """
         best = max(range(len(rates)), key=rates.__getitem__)
-        incumbent = self._incumbents.setdefault(bucket, _Incumbent(best, [0] * len(rates)))
+        incumbent = self._incumbents.setdefault(bucket, Incumbent(best, [0] * len(rates)))
         gain = SWITCH_GAIN if best else 0.0  # a draft that gains nothing is not worth its risk
         if best < incumbent.arm:
             # A smaller arm shows nothing about the larger one, so leaving it takes as much gain as it is uncertain.
@@ -296,7 +274,7 @@ class Budget:
             self.num_switches += 1
         return incumbent
 
-    def _arm_to_survey(self, bucket: int, incumbent: _Incumbent, rates: Sequence[float]) -> int | None:
+    def _arm_to_survey(self, bucket: int, incumbent: Incumbent, rates: Sequence[float]) -> int | None:
         """Returns the arm to survey: of the arms that may be the best, the one with the least certain cost.
 
         Returns None in every second round, and when no arm is left to survey.
@@ -338,7 +316,7 @@ class Budget:
                 exploration = _Exploration(arm, is_single_request, EXTRA_ROUNDS)
                 loss_s = num_rounds * self._loss_over_off(exploration, forecast, load)
                 lag = min(load.draft_lags) if is_single_request else sum(load.draft_lags)
-                loss_s += self._catch_up_seconds(lag)
+                loss_s += self.read_costs.seconds(lag)
                 if not self._is_too_expensive(2 * loss_s, num_rounds, forecast.seconds[0]):
                     self._exploration = exploration
                     return self._continue_exploration(exploration, load)
@@ -377,6 +355,14 @@ class Budget:
         count, can = len(load.contexts), arm > 0
         drafts = (can,) * count if only is None else tuple(can and request == only for request in range(count))
         return SpeculationDecision(self.arms[arm], drafts, self.arms[best], load)
+
+
+def _change_bucket(left: Incumbent | None, come: Incumbent | None) -> None:
+    """Ends the stay of the batch size in one bucket, and prepares a comparison of all arms in the other one."""
+    if left is not None:
+        left.end_stay()
+    if come is not None:  # meanwhile, the rounds of other buckets may have changed the expected acceptance
+        come.rounds_to_skip, come.num_times_beaten = 0, SWITCH_ROUNDS - 1
 
 
 def _argmin(values: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from eyas.speculation.acceptance_model import AcceptanceModel
 from eyas.speculation.arms import Arm
 from eyas.speculation.batch_load import BatchLoad, CopyChoice, RoundReport, SpeculationDecision
-from eyas.speculation.budget import READ_DECAY, Budget
+from eyas.speculation.budget import Budget
 from eyas.speculation.copy_index import COPY
 from eyas.speculation.round_costs import CostTable
 from eyas.speculation.speedup import CAP, Stratum
@@ -63,7 +63,7 @@ class CopyBudget(Budget):
             tokens += sum(max(1 + more - one, 0.0) for one, more in zip(own, load.copies, strict=True))
             if tokens / beside_s > best:
                 drafts = (True,) * len(load.contexts)
-                beside_s += self._catch_up_seconds(sum(load.draft_lags))
+                beside_s += self.read_costs.seconds(sum(load.draft_lags))
                 decision = SpeculationDecision(self.arms[arm], drafts, decision.best_arm, load, "beside", beside_s)
         return decision
 
@@ -73,8 +73,7 @@ class CopyBudget(Budget):
         if not decision.copies:
             super().observe(report)
             return
-        self._read_s *= READ_DECAY
-        self._read_tokens = (self._read_tokens + report.num_tokens) * READ_DECAY
+        self.read_costs.count_tokens(report.num_tokens)
         if report.seconds is not None:
             error = min(max(math.log(report.seconds / decision.predicted_s), -1.0), 1.0)
             self._log_ratios[decision.copies] += RATIO_STEP * error
