@@ -1,14 +1,18 @@
 """The budget decides about copies: in simulated rounds, and in an engine whose target repeats its prompt."""
 
+from collections.abc import Sequence
+
 import pytest
 from tests.engine.small import CONTEXT, Spoken, drive, random_draft, tokens
 
 from eyas.engine.cost_profiler import build_budget
 from eyas.engine.engine import Engine
+from eyas.engine.request import Request, StopCriteria
+from eyas.engine.scheduler import COPY_EVERY, COPY_IDLE
 from eyas.speculation.arms import OFF, Arm
 from eyas.speculation.batch_load import BatchLoad, RoundReport
 from eyas.speculation.copy_budget import CopyBudget
-from eyas.speculation.copy_index import COPY, CopyFinder
+from eyas.speculation.copy_index import COPY, Copy, CopyFinder, CopyIndex
 from eyas.speculation.round_costs import CostTable
 from eyas.tree.shape import TreeShape, chain_shape
 
@@ -93,3 +97,21 @@ def test_an_engine_measures_copies_and_gives_the_same_words(llama: Spoken, with_
     assert policy._copy_table.arms == ("off", COPY.name)
     assert all(seconds > 0 for row in policy._copy_table.seconds for seconds in row)
     assert tokens(drive(engine, llama.requests)) == llama.answers
+
+
+class CountingFinder(CopyFinder):
+    """Counts the searches."""
+
+    num_searches = 0
+
+    def propose(self, index: CopyIndex, text: Sequence[int], tenant: str, num_unread: int) -> Copy | None:
+        self.num_searches += 1
+        return super().propose(index, text, tenant, num_unread)
+
+
+def test_rounds_that_never_use_copies_seldom_search_for_them(llama: Spoken) -> None:
+    finder, length = CountingFinder(0), COPY_IDLE + 10 * COPY_EVERY
+    engine = Engine(llama.target, [], 1, CONTEXT, copies=finder)
+    request = Request("long", llama.requests[0].prompt_ids, length + 1, stop=StopCriteria(ignore_eos=True))
+    assert len(drive(engine, [request])["long"].token_ids) == length + 1
+    assert COPY_IDLE <= finder.num_searches <= COPY_IDLE + 12

@@ -23,6 +23,7 @@ from eyas.speculation.batch_load import BatchLoad, FixedArm, Policy, Speculation
 from eyas.speculation.copy_index import MAX_COPY, Copy, CopyFinder
 
 PREFILL_CHUNK = 512  # prompt tokens of one prefill at most: running requests wait no longer than that
+COPY_IDLE, COPY_EVERY = 64, 4  # after so many rounds without a used copy, only one round in so many searches for copies
 SLOT_BLOCK = 32  # KV slots are allocated in blocks of at least this many
 
 
@@ -81,6 +82,7 @@ class Scheduler:
         self.running: list[RunningRequest] = []
         self._counters = counters
         self._copies = copies
+        self._rounds_without_copies = 0
         self._last_was_prefill = False
         self._last_kind = RoundKind()
 
@@ -175,6 +177,7 @@ class Scheduler:
         drafts = tuple([one and request.has_known_lag for one, request in zip(drafts, members, strict=True)])
         shape, used = decision.arm.shape if any(drafts) or decision.copies else None, None
         nodes = 0 if shape is None else len(drafts) + sum(drafts) * (shape.nodes - 1)
+        self._rounds_without_copies = 0 if decision.copies else self._rounds_without_copies + 1
         if decision.copies:
             used = CopyRows(copies, num_unread, decision.copies == "alone")
             nodes += used.num_rows_beyond(0 if used.is_alone or shape is None else shape.nodes - 1)
@@ -198,8 +201,8 @@ class Scheduler:
         self, members: Sequence[RunningRequest], kind: RoundKind, num_unread: int
     ) -> tuple[Copy | None, ...]:
         """Returns the proposed copy of each member; empty if copies are disabled or nothing was found."""
-        finder = self._copies
-        if finder is None or kind.is_max:
+        finder, idle = self._copies, self._rounds_without_copies
+        if finder is None or kind.is_max or (idle > COPY_IDLE and idle % COPY_EVERY):
             return ()
         states = [one.state if one.speculates else None for one in members]
         found = [

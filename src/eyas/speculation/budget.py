@@ -227,19 +227,18 @@ class Budget:
         stratum = Stratum(self.latency_model.bucket(load.num_requests), decision.best_arm.shape is None)
         self._speedups.observe(stratum, arm == 0, min(seconds, CAP * predicted_s), off_s)
         if not decision.is_exploration:
-            expected = len(load.plain_contexts) + self.acceptance_model.expected(load.contexts).tokens[arm]
-            self.forecast_check.observe(num_rounds, num_tokens, expected * num_rounds, seconds, predicted_s)
+            own = self.acceptance_model.expected(load.contexts).tokens[arm] if arm else len(load.contexts)
+            expected = (len(load.plain_contexts) + own) * num_rounds
+            self.forecast_check.observe(num_rounds, num_tokens, expected, seconds, predicted_s)
         return catch_up_s
 
     def _time(self, decision: SpeculationDecision, seconds: float, catch_up_s: float) -> None:
         """Updates the latency model with a round; or the costs of reads, if a read took much of the round."""
         arm, load = self._arm_index[decision.arm], decision.load
-        if decision.is_partial:
-            return
         round_s = self.latency_model.seconds_of(arm, load)
-        if catch_up_s < CATCH_UP_SHARE * round_s:
+        if catch_up_s < CATCH_UP_SHARE * round_s and not decision.is_partial:
             self.latency_model.observe(arm, load, max(seconds - catch_up_s, seconds * (1 - CATCH_UP_SHARE)))
-        else:
+        elif not decision.is_partial:
             self.read_costs.learn(catch_up_s, seconds - round_s)
 
     def _forecast(self, load: BatchLoad) -> _Forecast:
