@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-PAYBACK_ROUNDS = 500
+PAYBACK_ROUNDS = 500  # over which the time of a read is spread, at most
 STAY_GAIN = 0.2  # of the latest stay in the mean
 
 
@@ -34,7 +34,7 @@ class Incumbent:
 
     @property
     def usual_stay(self) -> float:
-        """The number of rounds by which the time of a read is divided."""
+        """The number of rounds over which the time of a read is spread."""
         return min(max(self.mean_stay, self.stay), PAYBACK_ROUNDS)
 
     def end_stay(self) -> None:
