@@ -1,4 +1,4 @@
-"""What reads cost: from a measurement, from the rounds that begin with one, and per generated token."""
+"""Tests the costs of reads: the measured ones, their correction by rounds, and their share of a generated token."""
 
 import pytest
 

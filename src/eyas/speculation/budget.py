@@ -17,7 +17,8 @@ Costs that no round shows. A last round may draft beyond the end of its answer, 
 takes longer than one of many. So the rounds of an arm that drafts count as longer by HIDDEN_SHARE.
 
 Surveying. The measured costs have errors, and an arm that looks too expensive would not run for a long time. So at
-first every second round runs an arm that may still be the best, until the error of its cost is below SURVEY_SD.
+first every second round runs an arm that may still be the best, until the error of its cost is below SURVEY_SD. No
+survey starts with a read that takes more than CATCH_UP_SHARE of a round, because such a round does not time its arm.
 
 Exploring. One round in a hundred runs another arm, chosen at random: `off`, which `speedup` uses as its baseline; the
 next smaller or next larger arm; or the arm that would be best with slightly higher acceptance. Explorations become

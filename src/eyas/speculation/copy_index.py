@@ -4,8 +4,9 @@
     match    the longest earlier place with the same last tokens                             ^^^^^^^^^^^^
     copy     the tokens that followed that place: lo - 6 9 "
 
-The scheduler searches before each round, on the host. A copy is a draft like any other: the target verifies it. Edits,
-tool calls and answers that quote their prompt repeat long pieces of text; there a copy costs no forward of a head.
+The scheduler searches on the host: before each round while copies are used, otherwise before one in four. A copy is a
+draft like any other: the target verifies it. Edits, tool calls and answers that quote their prompt repeat long pieces
+of text; there a copy costs no forward of a head.
 """
 
 from bisect import bisect_right
