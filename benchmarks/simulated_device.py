@@ -161,7 +161,7 @@ class RandomResults:
         if key not in self._rounds:
             self._rounds[key] = cycle([self._round_BC(batch.shape, drafts) for _ in range(NUM_RESULTS)])
         num_slots = 1 if batch.shape is None else batch.shape.max_accepted
-        return RoundOutput(next(self._rounds[key]), num_slots, PhaseTimes())
+        return RoundOutput(next(self._rounds[key]), num_slots, PhaseTimes(), prefill=self.prefill(batch.chunks))
 
     def _tokens(self, *shape: int) -> Tensor:
         return self._token_ids[torch.randint(len(self._token_ids), shape, generator=self._generator)]
@@ -193,6 +193,7 @@ def build_stand_in_engine(target: Target, streams: int, device: SimulatedDevice)
     arms = default_arms()
     draft = random_draft(target, arms[-1].shape or TreeShape(8, 4, 32))
     engine = Engine(target, [draft], streams, PROMPT_TOKENS + OUTPUT_TOKENS[1], stream=device)
+    engine.scheduler.shares_forwards = False  # as on a GPU
     batches = batch_sizes(streams)
     seconds = ((max(device.seconds, 1e-3),) * len(batches),) * len(arms)
     table = CostTable(tuple(arm.name for arm in arms), batches, PROMPT_TOKENS, seconds, (0.0,) * len(arms))

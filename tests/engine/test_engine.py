@@ -1,6 +1,7 @@
 """The engine core as a whole: prompts in chunks, preemption, cancelling, who drafts what."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from engine_checks import check_kv_cache
@@ -15,8 +16,10 @@ from tests.engine.small import (
     poison,
     random_draft,
     replay_engine,
+    speak,
     tokens,
 )
+from tests.model.families import family_target
 
 from eyas.engine import scheduler as scheduler_module
 from eyas.engine.engine import Engine
@@ -44,32 +47,66 @@ def test_chunks_change_nothing(
     assert tokens(drive(engine, requests)) == {r.id: llama.answers[r.id] for r in requests}
 
 
-def test_between_two_chunks_there_is_a_round(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shares", [False, True], ids=["in turns", "in one forward"])
+def test_a_long_prompt_and_a_running_answer(llama: Spoken, shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Running answers go on while a long prompt is read; so does the reading while they run.
 
-    steps    P R R | P R P R P R P R P R P R P R P R P R     | R ...
-             short   long prompt of 130, 16 at a time          both
+    in turns          P R R | P R P R P R P R P R P R P R P R P R     | R ...
+    in one forward    P R R | B B B B B B B B B                       | R ...
+                      short   long prompt of 130, 16 at a time          both
     """
     monkeypatch.setattr(scheduler_module, "PREFILL_CHUNK", 16)
     engine = poison(Engine(llama.target, (), 3, CONTEXT))
+    engine.scheduler.shares_forwards = shares
     short, long = llama.requests[1], llama.requests[8]
     answer = engine.add(short)
     kinds, counts = [], []
     while not engine.is_idle:
         if len(kinds) == 3:
-            engine.add(long)
+            long_answer = engine.add(long)
         step = engine.launch()
         assert step is not None
         engine.process(step)
         check(engine)
-        kinds.append("P" if isinstance(step.work, PrefillWork) else "R")
+        is_both = isinstance(step.work, RoundWork) and step.work.prefill is not None
+        kinds.append("P" if isinstance(step.work, PrefillWork) else "B" if is_both else "R")
         counts.append(len(answer.token_ids))
     picture = "".join(kinds)
     num_chunks = -(-len(long.prompt_ids) // 16)
-    assert picture[: 3 + 2 * num_chunks] == "PRR" + "PR" * num_chunks
-    assert set(picture[3 + 2 * num_chunks :]) == {"R"}
-    assert counts[3 + 2 * num_chunks - 1] == 3 + num_chunks, "a token with every round"
+    both = ("B" if shares else "PR") * num_chunks
+    assert picture[: 3 + len(both)] == "PRR" + both
+    assert set(picture[3 + len(both) :]) == {"R"}
+    assert counts[3 + len(both) - 1] == 3 + num_chunks, "a token with every round"
     assert answer.token_ids == llama.answers[short.id]
+    assert long_answer.token_ids == llama.answers[long.id]
+
+
+@pytest.mark.parametrize("shape", [None, chain_shape(4), TREE], ids=["baseline", "chain", "tree"])
+@pytest.mark.parametrize("num_kept", [0.3, 1.0])
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_chunks_in_the_forward_of_a_round_change_nothing(
+    llama: Spoken,
+    tmp_path: Path,
+    family: str,
+    num_kept: float,
+    shape: TreeShape | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where a round verifies only some nodes of each tree, and where layers have a sliding window."""
+    spoken = llama if family == "llama" else speak(family_target(tmp_path, family, layers=4))
+    monkeypatch.setattr(scheduler_module, "PREFILL_CHUNK", 12)
+    engine = Engine(spoken.target, (), 3, CONTEXT) if shape is None else replay_engine(spoken, shape, 3)
+    whole, num_shared = engine.runner.round, 0
+
+    def fewer(batch: RoundBatch) -> RoundOutput:
+        nonlocal num_shared
+        num_shared += any(chunk.end > chunk.begin for chunk in batch.chunks)
+        count = len(batch.req_slots)
+        return whole(dataclasses.replace(batch, nodes=count + int(num_kept * (batch.nodes - count))))
+
+    monkeypatch.setattr(engine.runner, "round", fewer)
+    assert tokens(drive(engine, spoken.requests)) == {r.id: spoken.answers[r.id] for r in spoken.requests}
+    assert num_shared > 10
 
 
 def test_short_prompts_are_read_together_up_to_a_chunk(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,19 +284,21 @@ def test_grammars_wait_twice_a_round_and_each_time_is_counted(
     engine.policies[0] = Turns(ARMS)
     expected: list[int] = []
 
-    def count(name: str, num_reads: int, inner: Callable[..., Any]) -> None:
+    def count(name: str, inner: Callable[..., Any]) -> None:
         def outer(batch: Any, *rest: Any) -> Any:
-            slots = [one.req_slot for one in batch if one.samples_token] if name == "prefill" else batch.req_slots
-            expected.append(num_reads * engine.runner.sampler.needs_host(slots))
+            chunks, members = (batch, ()) if name == "prefill" else (batch.chunks, batch.req_slots)
+            sampling = [one.req_slot for one in chunks if one.samples_token]
+            needs_host = engine.runner.sampler.needs_host
+            expected.append(needs_host(sampling) + 2 * needs_host(members))
             return inner(batch, *rest)
 
         monkeypatch.setattr(engine.runner, name, outer)
 
-    count("prefill", 1, engine.runner.prefill)
-    count("round", 2, engine.runner.round)
+    count("prefill", engine.runner.prefill)
+    count("round", engine.runner.round)
     outputs = run(engine, requests)
     assert engine.counters.device_syncs == len(reads) == sum(expected)
-    assert {0, 1, 2} == set(expected)
+    assert {0, 1, 2, 3} == set(expected)
     texts = [tokenizer.decode(outputs[request.id].token_ids) for request in requests[::3]]
     assert all(len(text) == 20 and set(text) <= set("abcdef") for text in texts), texts
 

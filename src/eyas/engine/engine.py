@@ -106,7 +106,9 @@ class Engine:
         self.runner = ModelRunner(memory, [drafter.build(memory) for drafter in drafters])
         self.stream: DeviceStream = stream_for(weight.device) if stream is None else stream
         self.policies: list[Policy] = [FixedArm(Arm("fixed", drafter.shape)) for drafter in drafters] or [FixedArm(OFF)]
-        self.scheduler = Scheduler(self.kv_cache, self.policies, self.lookahead_slots, self.counters, copies)
+        parts = self.kv_cache, self.policies, self.lookahead_slots, self.counters, copies
+        # A CUDA graph is a round without prompt chunks.
+        self.scheduler = Scheduler(*parts, shares_forwards=self.runner.graphs is None)
         self._outputs = OutputProcessor(info.eos_ids, self.counters, copies)
         self._num_reads = 0  # of `staging`, counted so far
         self._setups: list[Callable[[], None]] = []  # for the sampler, launched with the next work
@@ -203,8 +205,9 @@ class Engine:
         self.counters.device_syncs += num_reads - self._num_reads
         self._num_reads = num_reads
         if isinstance(step.work, PrefillWork):
-            new_tokens = self._outputs.process_prefill(step.work, result.out)
+            new_tokens, prefill, prefilled = [], step.work, result.out
         else:
+            prefill, prefilled = step.work.prefill, result.out.prefill
             if result.out.node_counts_SDN2 is not None:
                 scale = self.runner.drafters[step.work.kind.drafter].node_scale
                 assert scale is not None, "only a drafter with a scale counts nodes"
@@ -212,6 +215,8 @@ class Engine:
             new_tokens, report = self._outputs.process_round(step.work, result.out, result.seconds)
             if report is not None:
                 self.policies[step.work.kind.drafter].observe(report)
+        if prefill is not None:
+            new_tokens += self._outputs.process_prefill(prefill, prefilled)
         finished = [new.request for new in new_tokens if new.request.state.output.finish_reason is not None]
         for request in finished:
             self.scheduler.remove(request)

@@ -14,19 +14,26 @@ The host never waits for a value of the device within a round: tensor shapes dep
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, compress
+from itertools import compress
 
 import torch
 from torch import Tensor
 
 from eyas.drafters.drafter import AcceptedTokens, Drafter, EngineMemory
 from eyas.engine.cuda_graphs import CudaGraphRecorder, RoundGraphs
-from eyas.engine.runner_data import PhaseTimes, PrefillChunk, PrefillOutput, RoundBatch, RoundOutput, VerifiedTrees
+from eyas.engine.forward_rows import ChunkRows, ForwardRows, chunk_rows, tree_rows
+from eyas.engine.runner_data import (
+    NO_OUTPUT,
+    PhaseTimes,
+    PrefillChunk,
+    PrefillOutput,
+    RoundBatch,
+    RoundOutput,
+    VerifiedTrees,
+)
 from eyas.engine.sampler import Sampler, SamplerBatch
-from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.memory.kv_cache_manager import TableWrite, merge_writes
 from eyas.model.attention import PackedAttention
-from eyas.model.target import TargetOutput
 from eyas.speculation.acceptance_trace import trace_BC
 from eyas.staging import to_host
 from eyas.tree.node_scale import calibrate, count_graded
@@ -67,43 +74,27 @@ class ModelRunner:
 
     def prefill(self, chunks: Sequence[PrefillChunk], num_logprobs: int | None = None) -> PrefillOutput:
         """Runs one forward over the chunks, and samples the next token of each chunk with `samples_token`."""
-        texts = [chunk for chunk in chunks if chunk.is_first]
-        chunks = [chunk for chunk in chunks if chunk.end > chunk.begin]
-        starts = [0, *accumulate(chunk.end - chunk.begin for chunk in chunks)]
-        final = [b for b, chunk in enumerate(chunks) if chunk.samples_token]
-        req_slots_T, positions_T, starts_B1, req_slots_B, begins_B, ends_B, rows_F, ends_F, *ids = self.staging.copy(
-            [chunk.req_slot for chunk in chunks for _ in range(chunk.begin, chunk.end)],
-            [position for chunk in chunks for position in range(chunk.begin, chunk.end)],
-            starts,
-            [chunk.req_slot for chunk in chunks],
-            [chunk.begin for chunk in chunks],
-            [chunk.end for chunk in chunks],
-            [starts[b + 1] - 1 for b in final],
-            [chunks[b].end for b in final],
-            *(chunk.ids for chunk in texts),
-        )
-        for chunk, ids_C in zip(texts, ids, strict=True):
-            self.future_map.start_sequence(chunk.req_slot, ids_C, chunk.begin)
-        if not chunks:
-            return PrefillOutput(torch.empty(0, dtype=torch.int64))
-        table_RC, num_own = self.pool.req_to_token_RC, max(chunk.end - chunk.begin for chunk in chunks)
-        columns_BE = begins_B[:, None] + torch.arange(num_own, device=begins_B.device)
-        own_BE = table_RC[req_slots_B[:, None], columns_BE.clamp_(max=table_RC.shape[1] - 1)]
-        ints = starts_B1.int(), req_slots_B.int(), begins_B.int()
-        metadata = AttentionMetadata(*ints, table_RC[req_slots_T, positions_T], own_BE, None, positions_T.int())
-        out = self._forward(self.future_map.tokens_RC[req_slots_T, positions_T], positions_T, metadata)
-        if out.aux_BTL is not None:
-            self._store_aux(metadata.slots_T, out.aux_BTL[0])
-        self.future_map.lengths_R[req_slots_B] = ends_B
-        if not final:
-            return PrefillOutput(torch.empty(0, dtype=torch.int64))
-        logits_BW = self.target.logits(out.hidden_BTD[0, rows_F])
-        batch = self.sampler.batch_for(tuple(chunks[b].req_slot for b in final))
-        tokens_B = self.sampler.next_B(logits_BW, batch, ends_F)
-        self.future_map.tokens_RC[batch.req_slots_B, ends_F] = tokens_B
-        ones_B = torch.ones_like(tokens_B)
-        self.sampler.accept(batch, AcceptedPath(tokens_B[:, None], torch.zeros_like(ones_B)[:, None], ones_B))
-        return PrefillOutput(to_host(tokens_B), _logprobs_on_host(logits_BW, None, tokens_B, num_logprobs))
+        rows = chunk_rows(chunks, self.staging, self.future_map, self.pool.req_to_token_RC)
+        if rows is None:
+            return NO_OUTPUT
+        hidden_TD, aux_TL = self._forward(rows.rows)
+        return self._end_prefill(rows, self.target.logits(hidden_TD[rows.rows_F]), aux_TL, num_logprobs)
+
+    def _end_prefill(
+        self, rows: ChunkRows, logits_FW: Tensor, aux_TL: Tensor | None, num_logprobs: int | None
+    ) -> PrefillOutput:
+        """Keeps the captured features of a forward over chunks, and samples. logits_FW: those of rows.rows_F."""
+        if aux_TL is not None:
+            self._store_aux(rows.rows.metadata.slots_T, aux_TL)
+        self.future_map.lengths_R[rows.req_slots_B] = rows.ends_B
+        if not rows.sampling_slots:
+            return NO_OUTPUT
+        batch = self.sampler.batch_for(rows.sampling_slots)
+        tokens_F = self.sampler.next_B(logits_FW, batch, rows.ends_F)
+        self.future_map.tokens_RC[batch.req_slots_B, rows.ends_F] = tokens_F
+        ones_F = torch.ones_like(tokens_F)
+        self.sampler.accept(batch, AcceptedPath(tokens_F[:, None], torch.zeros_like(ones_F)[:, None], ones_F))
+        return PrefillOutput(to_host(tokens_F), _logprobs_on_host(logits_FW, None, tokens_F, num_logprobs))
 
     def round(self, batch: RoundBatch) -> RoundOutput:
         """Runs one round. Each request gets at least one token."""
@@ -164,16 +155,15 @@ class ModelRunner:
             (drafting_b,) = self.staging.copy([b for b, drafts in enumerate(batch.drafts) if drafts])
         drafted, sources_BM, tree, rows_T = self._draft(batch, req_slots_B, lengths_B, roots_B, drafting_b)
         drafted_s = time.perf_counter()
-        own_BE, out = self._verify(tree, rows_T, req_slots_B, lengths_B)
-        logits_TW = self.target.logits(out.hidden_BTD[0])
+        own_BE, logits_TW, aux_TL, prefill = self._verify(tree, rows_T, batch, req_slots_B, lengths_B)
         accepted = verify(tree, self.sampler.next_BM(logits_TW, tree, rows_T, rows, lengths_B))
         self.sampler.accept(rows, accepted)
         slots_BS = self._compact(accepted, own_BE, moves=batch.has_branches)
         rows_BS = aux_BSL = None
         if tree.depth:  # otherwise each row is a root
             rows_BS = forward_rows(accepted.nodes_BS, rows_T, tree.tokens_BM.shape)
-        if out.aux_BTL is not None:
-            aux_BSL = out.aux_BTL[0][:, None] if rows_BS is None else out.aux_BTL[0, rows_BS]
+        if aux_TL is not None:
+            aux_BSL = aux_TL[:, None] if rows_BS is None else aux_TL[rows_BS]
             self._store_aux(slots_BS.view(-1), aux_BSL.flatten(0, 1))
         self.future_map.publish(req_slots_B, accepted.tokens_BS, lengths_B, accepted.lengths_B)
         verified_s = time.perf_counter()
@@ -197,7 +187,8 @@ class ModelRunner:
         parts = (tree.tokens_BM, tree.parents_BM, tree.valid_BM, accepted.nodes_BS)
         trees = VerifiedTrees(*map(to_host, parts)) if batch.wants_trees and batch.shape is not None else None
         logprobs = _logprobs_on_host(logits_TW, rows_BS, accepted.tokens_BS, batch.num_logprobs)
-        return RoundOutput(torch.cat(read, dim=1), accepted.tokens_BS.shape[1], times, logprobs, broken, trees)
+        num_slots = accepted.tokens_BS.shape[1]
+        return RoundOutput(torch.cat(read, dim=1), num_slots, times, logprobs, broken, trees, prefill=prefill)
 
     def _draft(
         self, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, drafting_b: Tensor | None
@@ -229,30 +220,38 @@ class ModelRunner:
         return tree, sources_BM, *rerank(ranked, batch.nodes)
 
     def _verify(
-        self, tree: Tree, rows_T: Tensor | None, req_slots_B: Tensor, lengths_B: Tensor
-    ) -> tuple[Tensor, TargetOutput]:
-        """Runs the target over the nodes to verify. Returns the KV slots of all nodes, and the target's output."""
-        count, num_nodes = tree.tokens_BM.shape
-        nodes_M = torch.arange(num_nodes, device=req_slots_B.device)
-        own_BE = self.pool.req_to_token_RC[req_slots_B[:, None], lengths_B[:, None] + nodes_M]
-        positions_BM = lengths_B[:, None] + tree.depths_BM
-        visible_BMM = None if tree.is_chain and rows_T is None else tree.ancestors_BMM()
-        ids_T, positions_T, slots_T = tree.tokens_BM.reshape(-1), positions_BM.view(-1), own_BE.view(-1)
-        if rows_T is None:
-            visible_TE = None if visible_BMM is None else visible_BMM.flatten(0, 1)
-            metadata = AttentionMetadata.uniform(req_slots_B, lengths_B, slots_T, own_BE, positions_T, visible_TE)
-            return own_BE, self._forward(ids_T, positions_T, metadata)
-        assert visible_BMM is not None, "a selection of nodes is a tree"
-        ends_B = torch.searchsorted(rows_T, torch.arange(1, count + 1, device=rows_T.device) * num_nodes)
-        starts_B1 = torch.cat((ends_B.new_zeros(1), ends_B)).int()
-        positions_T, visible_TE = positions_T[rows_T], visible_BMM.flatten(0, 1)[rows_T]
-        req_slots, lengths, slots_T = req_slots_B.int(), lengths_B.int(), slots_T[rows_T]
-        rows = (starts_B1, req_slots, lengths, slots_T, own_BE, visible_TE, positions_T.int(), positions_BM.int())
-        return own_BE, self._forward(ids_T[rows_T], positions_T, AttentionMetadata(*rows))
+        self, tree: Tree, rows_T: Tensor | None, batch: RoundBatch, req_slots_B: Tensor, lengths_B: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None, PrefillOutput]:
+        """Runs the target over the nodes to verify and over the prompt chunks of the round.
 
-    def _forward(self, ids_T: Tensor, positions_T: Tensor, metadata: AttentionMetadata) -> TargetOutput:
-        attend = PackedAttention(self.prepare_attention(self.pool.kv, self.pool.req_to_token_RC, metadata))
-        return self.target.forward(ids_T[None], positions_T[None], attend, want_aux=self.needs_features)
+        Returns:
+            The KV slots of all nodes, the logits and the captured features of the verified nodes, and the result of the
+            chunks.
+        """
+        nodes_M = torch.arange(tree.tokens_BM.shape[1], device=req_slots_B.device)
+        own_BE = self.pool.req_to_token_RC[req_slots_B[:, None], lengths_B[:, None] + nodes_M]
+        rows = tree_rows(tree, rows_T, req_slots_B, lengths_B, own_BE)
+        chunks = None
+        if batch.chunks:
+            chunks = chunk_rows(batch.chunks, self.staging, self.future_map, self.pool.req_to_token_RC)
+        if chunks is None:
+            hidden_TD, aux_TL = self._forward(rows)
+            return own_BE, self.target.logits(hidden_TD), aux_TL, NO_OUTPUT
+        num_nodes = len(rows.ids_T)
+        hidden_TD, aux_TL = self._forward(rows.and_chunks(chunks.rows))
+        chunk_aux_TL = None
+        if aux_TL is not None:
+            aux_TL, chunk_aux_TL = aux_TL[:num_nodes], aux_TL[num_nodes:]
+        logits_TW = self.target.logits(torch.cat((hidden_TD[:num_nodes], hidden_TD[num_nodes + chunks.rows_F])))
+        prefill = self._end_prefill(chunks, logits_TW[num_nodes:], chunk_aux_TL, batch.num_chunk_logprobs)
+        return own_BE, logits_TW[:num_nodes], aux_TL, prefill
+
+    def _forward(self, rows: ForwardRows) -> tuple[Tensor, Tensor | None]:
+        """Runs the target. Returns the normed final states of the rows, and their captured features, if needed."""
+        attention = self.prepare_attention(self.pool.kv, self.pool.req_to_token_RC, rows.metadata)
+        ids_BT, positions_BT = rows.ids_T[None], rows.positions_T[None]
+        out = self.target.forward(ids_BT, positions_BT, PackedAttention(attention), want_aux=self.needs_features)
+        return out.hidden_BTD[0], None if out.aux_BTL is None else out.aux_BTL[0]
 
     def _compact(self, accepted: AcceptedPath, own_BE: Tensor, moves: bool) -> Tensor:
         """Moves the keys and values of accepted nodes to the front of the own block.

@@ -110,8 +110,10 @@ class OutputProcessor:
                 self._counters.count_draft(proposed, work.growths[b] - 1, length - 1)
         if not work.decision.load.contexts:
             return None
-        # The policy did not choose the arm of requests that asked for the largest tree: its seconds are not its own.
-        return RoundReport(work.decision, None if work.kind.is_max else seconds, num_tokens, tuple(traces))
+        # The seconds of a round are not those of its arm if it also read prompts, or if requests asked for the largest
+        # tree.
+        has_own_seconds = not work.kind.is_max and work.prefill is None
+        return RoundReport(work.decision, seconds if has_own_seconds else None, num_tokens, tuple(traces))
 
     def _grade_copies(self, work: RoundWork, runs: Sequence[list[int]]) -> list[int]:
         """Learns from the copies of a round. Returns, for each member, the number of draft tokens that were copied."""

@@ -6,6 +6,7 @@ B requests, M tree nodes, S path slots, C columns of a round's result.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from eyas.engine.copy_rows import CopyRows
@@ -35,6 +36,18 @@ class PrefillChunk:
     samples_token: bool
 
 
+@dataclass(frozen=True, eq=False)
+class PrefillOutput:
+    """The next token of each chunk with `samples_token`, in order, and its log-probabilities if requested."""
+
+    tokens: Tensor
+    logprobs: Logprobs | None = None
+
+
+NO_OUTPUT = PrefillOutput(torch.empty(0, dtype=torch.int64))
+"""The result of a prefill that samples no token."""
+
+
 @dataclass(frozen=True)
 class RoundBatch:
     """The requests of one round.
@@ -49,6 +62,8 @@ class RoundBatch:
         wants_trees: True to copy the trees to the host.
         drafter: The index of the drafter.
         copies: The copies to merge into the trees; None for a round without copies.
+        chunks: Prompt chunks of other requests, which share the forward of the target.
+        num_chunk_logprobs: As num_logprobs, for the tokens that these chunks sample.
     """
 
     req_slots: tuple[int, ...]
@@ -60,6 +75,8 @@ class RoundBatch:
     wants_trees: bool = False
     drafter: int = 0
     copies: CopyRows | None = None
+    chunks: tuple[PrefillChunk, ...] = ()
+    num_chunk_logprobs: int | None = None
 
     @property
     def has_branches(self) -> bool:
@@ -103,6 +120,7 @@ class RoundOutput:
         broken_req_slots: The request slots whose output exceeds the limits of its grammar.
         trees: The verified trees; None unless `RoundBatch.wants_trees` is True.
         node_counts_SDN2: The graded nodes of the drafter since they were read before; None in most rounds.
+        prefill: The result of the prompt chunks that shared the forward.
     """
 
     read_BC: Tensor
@@ -112,11 +130,4 @@ class RoundOutput:
     broken_req_slots: frozenset[int] = frozenset()
     trees: VerifiedTrees | None = None
     node_counts_SDN2: Tensor | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class PrefillOutput:
-    """The next token of each chunk with `samples_token`, in order, and its log-probabilities if requested."""
-
-    tokens: Tensor
-    logprobs: Logprobs | None = None
+    prefill: PrefillOutput = NO_OUTPUT

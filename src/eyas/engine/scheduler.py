@@ -9,7 +9,7 @@ The host knows an upper bound of each text's length and has allocated slots for 
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 
 from eyas.engine.copy_rows import CopyRows
@@ -48,6 +48,7 @@ class RoundWork:
     growths: the maximum number of tokens that the round adds to each member.
     draft_reads: `RunningRequest.num_draft_reads` of each member.
     copies: the copy that was proposed for each member, whether the round uses it or not; empty if none was.
+    prefill: the prompt chunks of other requests that share the round's forward; None for none.
     """
 
     members: tuple[RunningRequest, ...]
@@ -58,6 +59,7 @@ class RoundWork:
     growths: tuple[int, ...]
     draft_reads: tuple[int, ...]
     copies: tuple[Copy | None, ...] = ()
+    prefill: PrefillWork | None = None
 
 
 class Scheduler:
@@ -65,6 +67,7 @@ class Scheduler:
 
     Attributes:
         policies: The policy of each drafter, which chooses the arm of its rounds. The engine's owner may replace them.
+        shares_forwards: True to run prompt chunks and a round in one forward; False to alternate them.
     """
 
     def __init__(
@@ -74,6 +77,8 @@ class Scheduler:
         lookahead_slots: int,
         counters: EngineCounters,
         copies: CopyFinder | None = None,
+        *,
+        shares_forwards: bool = False,
     ) -> None:
         self.kv_cache = kv_cache
         self.policies = policies
@@ -82,6 +87,7 @@ class Scheduler:
         self.running: list[RunningRequest] = []
         self._counters = counters
         self._copies = copies
+        self.shares_forwards = shares_forwards
         self._rounds_without_copies = 0
         self._last_was_prefill = False
         self._last_kind = RoundKind()
@@ -110,9 +116,17 @@ class Scheduler:
         return admitted
 
     def next_work(self) -> PrefillWork | RoundWork | None:
-        """Returns the next work to launch, or None. Prefills and rounds alternate, so that neither waits for long."""
+        """Returns the next work to launch, or None. Neither prefills nor rounds wait for long."""
         to_prefill = [request for request in self.running if not request.is_prefilled]
         to_continue = [request for request in self.running if request.is_prefilled and request.max_missing > 0]
+        if self.shares_forwards and to_prefill and to_continue:
+            work = self._round(to_continue)
+            to_prefill = [request for request in to_prefill if not request.is_removed]  # preempted by the round
+            prefill = self._prefill(to_prefill) if to_prefill else None
+            if work is None or prefill is None:
+                return work or prefill
+            batch = replace(work.batch, chunks=prefill.chunks, num_chunk_logprobs=prefill.num_logprobs)
+            return replace(work, batch=batch, prefill=prefill)
         if to_prefill and not (to_continue and self._last_was_prefill):
             self._last_was_prefill = True
             return self._prefill(to_prefill)

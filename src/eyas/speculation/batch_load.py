@@ -81,7 +81,7 @@ class RoundReport:
     Attributes:
         decision: The decision of the policy.
         seconds: The time of the whole round on the device, including the drafter's read of lagging tokens; None if the
-            policy did not choose the arm.
+            policy did not choose the arm, or if the round shared its forward with prompts.
         num_tokens: The number of tokens that the round added to all outputs.
         traces: The acceptance trace of each request that drafted and has not ended.
     """
