@@ -63,6 +63,7 @@ class Rerun:
 def with_graphs(engine: Engine) -> tuple[Engine, Rerun]:
     record = Rerun(engine)
     engine.runner.graphs = RoundGraphs(record)
+    engine.scheduler.shares_forwards = False  # as on a GPU
     return engine, record
 
 

@@ -131,7 +131,9 @@ class ModelRunner:
         return self.graphs.is_warm((batch.shape, batch.drafter), self._padded(batch.req_slots))
 
     def _can_record(self, batch: RoundBatch) -> bool:
-        """Returns True if the round can run as a CUDA graph, because it reports no more than tokens to the host."""
+        """Returns True if the round can run as a CUDA graph: it has no chunks and reports only tokens to the host."""
+        if batch.chunks:
+            return False
         reports_more = batch.num_logprobs is not None or batch.wants_trees or batch.copies is not None
         return not reports_more and not self.sampler.needs_host(batch.req_slots)
 
