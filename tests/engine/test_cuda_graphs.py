@@ -209,6 +209,7 @@ def test_padding_changes_no_evidence(
             return out
 
         monkeypatch.setattr(engine.runner, "round", listen)
+        engine.scheduler.shares_forwards = False
         list(plain_loop(engine, RequestList(requests)))
         return told
 

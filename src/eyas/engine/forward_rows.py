@@ -23,58 +23,20 @@ from eyas.tree.tree import Tree
 
 
 @dataclass(frozen=True, eq=False)
-class ForwardRows:
-    """The inputs of a forward: the token of each row, its position in the text, and the metadata of its attention."""
-
-    ids_T: Tensor
-    positions_T: Tensor
-    metadata: AttentionMetadata
-
-    def and_chunks(self, chunks: "ForwardRows") -> "ForwardRows":
-        """Returns the rows of both. Requirement: no request has rows in both."""
-        mine, other = self.metadata, chunks.metadata
-        assert other.visible_TE is None, "chunks are causal"
-        assert other.own_positions_BE is None, "chunks are causal"
-        width = max(mine.block_slots_BE.shape[1], other.block_slots_BE.shape[1])
-        visible_TE, own_positions_BE = mine.visible_TE, mine.own_positions_BE
-        if visible_TE is not None:
-            counts_B = other.starts_B1.diff()
-            rows_T = torch.arange(len(other.slots_T), device=counts_B.device)
-            first_T = other.starts_B1[:-1].repeat_interleave(counts_B, output_size=len(rows_T))
-            causal_TE = torch.arange(width, device=counts_B.device) <= (rows_T - first_T)[:, None]
-            visible_TE = torch.cat((_widen(visible_TE, width), causal_TE))
-        if own_positions_BE is not None:
-            columns_BE = other.lengths_B[:, None] + torch.arange(width, device=self.ids_T.device).int()
-            own_positions_BE = torch.cat((_widen(own_positions_BE, width), columns_BE))
-        metadata = AttentionMetadata(
-            torch.cat((mine.starts_B1, other.starts_B1[1:] + len(self.ids_T))),
-            torch.cat((mine.req_slots_B, other.req_slots_B)),
-            torch.cat((mine.lengths_B, other.lengths_B)),
-            torch.cat((mine.slots_T, other.slots_T)),
-            torch.cat((_widen(mine.block_slots_BE, width), _widen(other.block_slots_BE, width))),
-            visible_TE,
-            torch.cat((mine.positions_T, other.positions_T)),
-            own_positions_BE,
-        )
-        ids_T, positions_T = (self.ids_T, chunks.ids_T), (self.positions_T, chunks.positions_T)
-        return ForwardRows(torch.cat(ids_T), torch.cat(positions_T), metadata)
-
-
-@dataclass(frozen=True, eq=False)
 class ChunkRows:
     """The rows of prompt chunks.
 
     Attributes:
-        rows: The rows.
-        req_slots_B: The request slot of each chunk.
-        ends_B: The number of committed columns of each of them after the forward.
+        ids_T: The token of each row.
+        metadata: The metadata of their attention.
+        ends_B: The number of committed columns of each request after the forward.
         rows_F: The last row of each chunk that samples a token.
         ends_F: The position of that token.
         sampling_slots: The request slots of these chunks, on the host.
     """
 
-    rows: ForwardRows
-    req_slots_B: Tensor
+    ids_T: Tensor
+    metadata: AttentionMetadata
     ends_B: Tensor
     rows_F: Tensor
     ends_F: Tensor
@@ -109,13 +71,14 @@ def chunk_rows(
     own_BE = table_RC[req_slots_B[:, None], columns_BE.clamp_(max=table_RC.shape[1] - 1)]
     ints = starts_B1.int(), req_slots_B.int(), begins_B.int()
     metadata = AttentionMetadata(*ints, table_RC[req_slots_T, positions_T], own_BE, None, positions_T.int())
-    rows = ForwardRows(future_map.tokens_RC[req_slots_T, positions_T], positions_T, metadata)
-    sampling_slots = tuple(chunks[b].req_slot for b in final)
-    return ChunkRows(rows, req_slots_B, ends_B, rows_F, ends_F, sampling_slots)
+    ids_T, sampling_slots = future_map.tokens_RC[req_slots_T, positions_T], tuple(chunks[b].req_slot for b in final)
+    return ChunkRows(ids_T, metadata, ends_B, rows_F, ends_F, sampling_slots)
 
 
-def tree_rows(tree: Tree, rows_T: Tensor | None, req_slots_B: Tensor, lengths_B: Tensor, own_BE: Tensor) -> ForwardRows:
-    """Returns the rows of the tree nodes to verify.
+def tree_rows(
+    tree: Tree, rows_T: Tensor | None, req_slots_B: Tensor, lengths_B: Tensor, own_BE: Tensor
+) -> tuple[Tensor, AttentionMetadata]:
+    """Returns the token of each tree node to verify, and the metadata of their attention.
 
     Args:
         tree: the trees.
@@ -130,15 +93,37 @@ def tree_rows(tree: Tree, rows_T: Tensor | None, req_slots_B: Tensor, lengths_B:
     ids_T, positions_T, slots_T = tree.tokens_BM.reshape(-1), positions_BM.view(-1), own_BE.view(-1)
     if rows_T is None:
         visible_TE = None if visible_BMM is None else visible_BMM.flatten(0, 1)
-        metadata = AttentionMetadata.uniform(req_slots_B, lengths_B, slots_T, own_BE, positions_T, visible_TE)
-        return ForwardRows(ids_T, positions_T, metadata)
+        return ids_T, AttentionMetadata.uniform(req_slots_B, lengths_B, slots_T, own_BE, positions_T, visible_TE)
     assert visible_BMM is not None, "a selection of nodes is a tree"
     ends_B = torch.searchsorted(rows_T, torch.arange(1, count + 1, device=rows_T.device) * num_nodes)
     starts_B1 = torch.cat((ends_B.new_zeros(1), ends_B)).int()
     positions_T, visible_TE = positions_T[rows_T], visible_BMM.flatten(0, 1)[rows_T]
     req_slots, lengths, slots_T = req_slots_B.int(), lengths_B.int(), slots_T[rows_T]
     rows = (starts_B1, req_slots, lengths, slots_T, own_BE, visible_TE, positions_T.int(), positions_BM.int())
-    return ForwardRows(ids_T[rows_T], positions_T, AttentionMetadata(*rows))
+    return ids_T[rows_T], AttentionMetadata(*rows)
+
+
+def with_chunks(trees: AttentionMetadata, chunks: AttentionMetadata) -> AttentionMetadata:
+    """Returns the metadata of the rows of trees and of the rows of chunks after them, which are of other requests."""
+    width = max(trees.block_slots_BE.shape[1], chunks.block_slots_BE.shape[1])
+    own_E = torch.arange(width, dtype=torch.int32, device=chunks.slots_T.device)
+    visible_TE = own_positions_BE = None
+    if trees.visible_TE is not None:
+        counts_B, num_rows = chunks.starts_B1.diff(), len(chunks.slots_T)
+        row_T = chunks.positions_T - chunks.lengths_B.repeat_interleave(counts_B, output_size=num_rows)
+        visible_TE = torch.cat((_widen(trees.visible_TE, width), own_E <= row_T[:, None]))
+    if trees.own_positions_BE is not None:
+        own_positions_BE = torch.cat((_widen(trees.own_positions_BE, width), chunks.lengths_B[:, None] + own_E))
+    return AttentionMetadata(
+        torch.cat((trees.starts_B1, chunks.starts_B1[1:] + len(trees.slots_T))),
+        torch.cat((trees.req_slots_B, chunks.req_slots_B)),
+        torch.cat((trees.lengths_B, chunks.lengths_B)),
+        torch.cat((trees.slots_T, chunks.slots_T)),
+        torch.cat([_widen(part.block_slots_BE, width) for part in (trees, chunks)]),
+        visible_TE,
+        torch.cat((trees.positions_T, chunks.positions_T)),
+        own_positions_BE,
+    )
 
 
 def _widen(part_XE: Tensor, width: int) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from eyas.drafters.drafter import AcceptedTokens, Drafter, EngineMemory
 from eyas.engine.cuda_graphs import CudaGraphRecorder, RoundGraphs
-from eyas.engine.forward_rows import ChunkRows, ForwardRows, chunk_rows, tree_rows
+from eyas.engine.forward_rows import ChunkRows, chunk_rows, tree_rows, with_chunks
 from eyas.engine.runner_data import (
     NO_OUTPUT,
     PhaseTimes,
@@ -32,6 +32,7 @@ from eyas.engine.runner_data import (
     VerifiedTrees,
 )
 from eyas.engine.sampler import Sampler, SamplerBatch
+from eyas.kernels.paged_attention import AttentionMetadata
 from eyas.memory.kv_cache_manager import TableWrite, merge_writes
 from eyas.model.attention import PackedAttention
 from eyas.speculation.acceptance_trace import trace_BC
@@ -77,7 +78,7 @@ class ModelRunner:
         rows = chunk_rows(chunks, self.staging, self.future_map, self.pool.req_to_token_RC)
         if rows is None:
             return NO_OUTPUT
-        hidden_TD, aux_TL = self._forward(rows.rows)
+        hidden_TD, aux_TL = self._forward(rows.ids_T, rows.metadata)
         return self._end_prefill(rows, self.target.logits(hidden_TD[rows.rows_F]), aux_TL, num_logprobs)
 
     def _end_prefill(
@@ -85,8 +86,8 @@ class ModelRunner:
     ) -> PrefillOutput:
         """Keeps the captured features of a forward over chunks, and samples. logits_FW: those of rows.rows_F."""
         if aux_TL is not None:
-            self._store_aux(rows.rows.metadata.slots_T, aux_TL)
-        self.future_map.lengths_R[rows.req_slots_B] = rows.ends_B
+            self._store_aux(rows.metadata.slots_T, aux_TL)
+        self.future_map.lengths_R[rows.metadata.req_slots_B] = rows.ends_B
         if not rows.sampling_slots:
             return NO_OUTPUT
         batch = self.sampler.batch_for(rows.sampling_slots)
@@ -232,15 +233,15 @@ class ModelRunner:
         """
         nodes_M = torch.arange(tree.tokens_BM.shape[1], device=req_slots_B.device)
         own_BE = self.pool.req_to_token_RC[req_slots_B[:, None], lengths_B[:, None] + nodes_M]
-        rows = tree_rows(tree, rows_T, req_slots_B, lengths_B, own_BE)
+        ids_T, metadata = tree_rows(tree, rows_T, req_slots_B, lengths_B, own_BE)
         chunks = None
         if batch.chunks:
             chunks = chunk_rows(batch.chunks, self.staging, self.future_map, self.pool.req_to_token_RC)
         if chunks is None:
-            hidden_TD, aux_TL = self._forward(rows)
+            hidden_TD, aux_TL = self._forward(ids_T, metadata)
             return own_BE, self.target.logits(hidden_TD), aux_TL, NO_OUTPUT
-        num_nodes = len(rows.ids_T)
-        hidden_TD, aux_TL = self._forward(rows.and_chunks(chunks.rows))
+        num_nodes = len(ids_T)
+        hidden_TD, aux_TL = self._forward(torch.cat((ids_T, chunks.ids_T)), with_chunks(metadata, chunks.metadata))
         chunk_aux_TL = None
         if aux_TL is not None:
             aux_TL, chunk_aux_TL = aux_TL[:num_nodes], aux_TL[num_nodes:]
@@ -248,11 +249,11 @@ class ModelRunner:
         prefill = self._end_prefill(chunks, logits_TW[num_nodes:], chunk_aux_TL, batch.num_chunk_logprobs)
         return own_BE, logits_TW[:num_nodes], aux_TL, prefill
 
-    def _forward(self, rows: ForwardRows) -> tuple[Tensor, Tensor | None]:
+    def _forward(self, ids_T: Tensor, metadata: AttentionMetadata) -> tuple[Tensor, Tensor | None]:
         """Runs the target. Returns the normed final states of the rows, and their captured features, if needed."""
-        attention = self.prepare_attention(self.pool.kv, self.pool.req_to_token_RC, rows.metadata)
-        ids_BT, positions_BT = rows.ids_T[None], rows.positions_T[None]
-        out = self.target.forward(ids_BT, positions_BT, PackedAttention(attention), want_aux=self.needs_features)
+        attend = PackedAttention(self.prepare_attention(self.pool.kv, self.pool.req_to_token_RC, metadata))
+        positions_BT = metadata.positions_T.long()[None]
+        out = self.target.forward(ids_T[None], positions_BT, attend, want_aux=self.needs_features)
         return out.hidden_BTD[0], None if out.aux_BTL is None else out.aux_BTL[0]
 
     def _compact(self, accepted: AcceptedPath, own_BE: Tensor, moves: bool) -> Tensor:
