@@ -83,17 +83,18 @@ def test_reading_long_prompts_for_short_answers_does_not_pay(good: Head) -> None
     assert short.share >= 0.97, (short.best, short.by_arm)
 
 
-def first_arm(gain: float) -> str:
+def first_arm(gain: float, num_new: int = 0) -> str:
     """The arm of the first round, if a chain of one gives `gain` times the tokens per second of plain decoding."""
     arms, prior = ARMS[:2], AcceptancePrior({"chain1": (0.5,)})
     tokens = AcceptanceModel(arms, prior).expected((300,)).tokens[1]
     table = CostTable(("off", "chain1"), (1, 2), 300, ((0.01, 0.01), (0.01 * tokens / gain,) * 2), (0.0, 0.0))
     budget = Budget(arms, table, lambda lag: 0.0, acceptance_model=AcceptanceModel(arms, prior))
-    return budget.decide(BatchLoad((300,), (0,))).best_arm.name
+    return budget.decide(BatchLoad((300,), (0,), num_new=num_new)).best_arm.name
 
 
 def test_a_gain_smaller_than_the_costs_that_no_round_shows_is_none() -> None:
     assert (first_arm(1.01), first_arm(1.05)) == ("off", "chain1")
+    assert first_arm(1.05, num_new=10) == "off", "2.5 forwards more in 128 tokens"
 
 
 def test_a_useless_head_costs_two_per_cent_at_most(useless: Head) -> None:

@@ -173,17 +173,15 @@ class Scheduler:
         speculates = [request.speculates for request in members]
         contexts = tuple([request.num_committed for request in members])
         lags = tuple([request.draft_lag_tokens for request in members])
+        new = [one for one in compress(members, lags) if one.speculates and one.max_committed == one.prefill_end]
         num_unread = max([request.max_committed + 1 - len(request.state.token_ids) for request in members])
         copies = self._find_copies(members, kind, num_unread)
         load = BatchLoad(
             contexts=tuple(compress(contexts, speculates)),
             draft_lags=tuple(compress(lags, speculates)),
             plain_contexts=() if all(speculates) else tuple(compress(contexts, [not one for one in speculates])),
-            new_prompt_tokens=sum(
-                request.draft_lag_tokens
-                for request in members
-                if request.speculates and request.max_committed == request.prefill_end
-            ),
+            new_prompt_tokens=sum(request.draft_lag_tokens for request in new),
+            num_new=len(new),
             copies=tuple([0.0 if copy is None else copy.expected for copy in compress(copies, speculates)]),
         )
         decision = self._policy_for(kind, load).decide(load)

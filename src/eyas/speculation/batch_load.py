@@ -24,6 +24,7 @@ class BatchLoad:
         plain_contexts: The context of each request with speculation "off". It gets one token in this round, whatever
             arm is chosen.
         new_prompt_tokens: The number of prompt tokens that the drafter has not read, of requests in their first round.
+        num_new: The number of requests in their first round.
         copies: For each request of `contexts`, the number of tokens of its copy that the target is expected to accept;
             0 for a request without a copy. Empty if no request has one.
     """
@@ -32,6 +33,7 @@ class BatchLoad:
     draft_lags: tuple[int, ...]
     plain_contexts: tuple[int, ...] = ()
     new_prompt_tokens: int = 0
+    num_new: int = 0
     copies: tuple[float, ...] = ()
 
     @property

@@ -132,7 +132,7 @@ class Budget:
         self.arms = tuple(arms)
         self.latency_model = LatencyModel(table)
         self.acceptance_model = acceptance_model or AcceptanceModel(arms)
-        self.read_costs = ReadCosts(catch_up_seconds)
+        self.read_costs = ReadCosts(catch_up_seconds, table.seconds_at(0, 1))
         self.num_switches, self.forecast_check, self._speedups = 0, ForecastCheck(), SpeedupEstimator()
         self._arm_index = {arm: index for index, arm in enumerate(arms)}
         self._incumbents: dict[int, Incumbent] = {}
