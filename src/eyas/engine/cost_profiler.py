@@ -128,11 +128,7 @@ def capture_graphs(engine: Engine, arms: tuple[Arm, ...]) -> None:
 
 
 def build_budget(
-    engine: Engine,
-    arms: tuple[Arm, ...],
-    cache: Path | None,
-    drafter: int = 0,
-    time_limit_s: float = TIME_LIMIT_S,
+    engine: Engine, arms: tuple[Arm, ...], cache: Path | None, drafter: int = 0, time_limit_s: float = TIME_LIMIT_S
 ) -> Budget:
     """Returns a budget that chooses among these arms. Measures their costs, or reads them from the cache.
 

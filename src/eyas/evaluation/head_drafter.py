@@ -102,12 +102,7 @@ class BlockHeadDrafter:
     """A drafter with a block head over a batch of texts. It computes the context once, then drafts at any position."""
 
     def __init__(
-        self,
-        head: BlockHead,
-        target: Target,
-        embed: Callable[[Tensor], Tensor],
-        shape: TreeShape,
-        rows: Sequence[Row],
+        self, head: BlockHead, target: Target, embed: Callable[[Tensor], Tensor], shape: TreeShape, rows: Sequence[Row]
     ) -> None:
         """Computes the keys and values of all rows. embed: the target's embeddings in the dtype of the head."""
         self.head, self.target, self.embed = head, target, embed
