@@ -1,10 +1,9 @@
-"""The rows of a forward of the target: those of draft trees, those of prompt chunks, or both in one forward.
+"""Builds the rows of a forward of the target: those of draft trees, those of prompt chunks, or both.
 
 B requests, T rows, M tree nodes, E slots of the own block, F chunks that sample a token, R request slots, C columns.
 
-A forward with few rows takes nearly as long as one with a row: the time to read the weights. So chunks of new prompts
-and the trees of running requests share a forward where the device allows it. The result is the same, because a row
-attends only to rows of its own request.
+A forward takes at least the time to read the weights, however few rows it has. So on a CPU, the chunks of new prompts
+and the trees of running requests share a forward. The results are the same: no row attends to another request.
 """
 
 from collections.abc import Sequence
@@ -104,7 +103,7 @@ def tree_rows(
 
 
 def with_chunks(trees: AttentionMetadata, chunks: AttentionMetadata) -> AttentionMetadata:
-    """Returns the metadata of the rows of trees and of the rows of chunks after them, which are of other requests."""
+    """Returns the metadata of one forward over the rows of trees and then the rows of other requests' chunks."""
     width = max(trees.block_slots_BE.shape[1], chunks.block_slots_BE.shape[1])
     own_E = torch.arange(width, dtype=torch.int32, device=chunks.slots_T.device)
     visible_TE = own_positions_BE = None
@@ -127,5 +126,5 @@ def with_chunks(trees: AttentionMetadata, chunks: AttentionMetadata) -> Attentio
 
 
 def _widen(part_XE: Tensor, width: int) -> Tensor:
-    """Returns the part with columns of zeros up to this width."""
+    """Adds columns of zeros up to this width."""
     return F.pad(part_XE, (0, width - part_XE.shape[1]))

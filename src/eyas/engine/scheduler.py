@@ -78,7 +78,7 @@ class Scheduler:
         counters: EngineCounters,
         copies: CopyFinder | None = None,
         *,
-        shares_forwards: bool = False,
+        shares_forwards: bool,
     ) -> None:
         self.kv_cache = kv_cache
         self.policies = policies
