@@ -56,6 +56,11 @@ def test_copies_run_where_they_bring_more_tokens_a_second(copies: tuple[float, .
     assert decided(budget(*ARMS), copies) == expected
 
 
+def test_nothing_is_copied_beside_the_last_chunk_of_a_prompt() -> None:
+    for one in (budget(*ARMS), budget(OFF)):
+        assert one.decide(BatchLoad((100,), (0,), copies=(12.0,), completes_prompt=True)).arm == OFF
+
+
 def test_without_a_head_copies_stand_against_plain_decoding() -> None:
     assert decided(budget(OFF), (6.0,)) == ("copy", "alone")
     assert decided(budget(OFF), (0.5,)) == ("off", "")

@@ -109,6 +109,27 @@ def test_chunks_in_the_forward_of_a_round_change_nothing(
     assert num_shared > 10
 
 
+def test_the_policy_is_told_which_round_has_the_last_chunk_of_a_prompt(
+    llama: Spoken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fixed arm drafts in every round nevertheless."""
+    monkeypatch.setattr(scheduler_module, "PREFILL_CHUNK", 50)
+    engine = replay_engine(llama, TREE, 2)
+    engine.add(llama.requests[1])
+    rounds: list[RoundWork] = []
+    while len(rounds) < 4:
+        step = engine.launch()
+        assert step is not None
+        engine.process(step)
+        if isinstance(step.work, RoundWork):
+            rounds.append(step.work)
+        else:
+            engine.add(llama.requests[8])
+    told = [work.decision.load.completes_prompt for work in rounds]
+    assert told == [False, False, True, False], "130 tokens, 50 at a time"
+    assert all(work.batch.shape is not None for work in rounds)
+
+
 def test_short_prompts_are_read_together_up_to_a_chunk(llama: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of 5, 1, 40 and 17 tokens, at most 45 at a time: the third is cut, nobody is read twice."""
     monkeypatch.setattr(scheduler_module, "PREFILL_CHUNK", 45)

@@ -170,6 +170,15 @@ def test_it_says_how_much_faster_the_server_is(good: Head) -> None:
     assert Budget(ARMS, MACHINE.table(4), MACHINE.warm_cost).speedup() is None
 
 
+def test_it_does_not_draft_beside_the_last_chunk_of_a_prompt(good: Head) -> None:
+    budget, _ = play(good, 1)
+    load = BatchLoad((300,), (0,))
+    for _ in range(20):
+        decision = budget.decide(dataclasses.replace(load, completes_prompt=True))
+        assert (decision.arm, decision.drafts, decision.is_exploration) == (ARMS[0], (False,), False)
+    assert sum(budget.decide(load).arm.nodes > 0 for _ in range(20)) > 15
+
+
 def test_beyond_the_trained_context_the_bucket_decides(good: Head, useless: Head) -> None:
     budget = Budget(ARMS, MACHINE.table(4), MACHINE.warm_cost, seed=6)
     scenes = (Scene((300,), (good,)), Scene((9000,), (useless,)))

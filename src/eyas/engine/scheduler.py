@@ -120,7 +120,8 @@ class Scheduler:
         to_prefill = [request for request in self.running if not request.is_prefilled]
         to_continue = [request for request in self.running if request.is_prefilled and request.max_missing > 0]
         if self.shares_forwards and to_prefill and to_continue:
-            work = self._round(to_continue)
+            completes = to_prefill[0].prefill_end - to_prefill[0].num_committed <= PREFILL_CHUNK
+            work = self._round(to_continue, completes)
             to_prefill = [request for request in to_prefill if not request.is_removed]  # preempted by the round
             prefill = self._prefill(to_prefill) if to_prefill else None
             if work is None or prefill is None:
@@ -163,7 +164,7 @@ class Scheduler:
                 members.append(request)
         return PrefillWork(tuple(chunks), tuple(members))
 
-    def _round(self, requests: Sequence[RunningRequest]) -> RoundWork | None:
+    def _round(self, requests: Sequence[RunningRequest], completes_prompt: bool = False) -> RoundWork | None:
         kind, requests = self._next_kind(requests)
         more = 0 if self._copies is None else MAX_COPY
         self._grow(requests, max(arm.nodes for arm in self.policies[0].arms) + more)
@@ -183,6 +184,7 @@ class Scheduler:
             new_prompt_tokens=sum(request.draft_lag_tokens for request in new),
             num_new=len(new),
             copies=tuple([0.0 if copy is None else copy.expected for copy in compress(copies, speculates)]),
+            completes_prompt=completes_prompt,
         )
         decision = self._policy_for(kind, load).decide(load)
         decided = iter(decision.drafts)

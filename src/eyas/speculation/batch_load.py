@@ -27,6 +27,8 @@ class BatchLoad:
         num_new: The number of requests in their first round.
         copies: For each request of `contexts`, the number of tokens of its copy that the target is expected to accept;
             0 for a request without a copy. Empty if no request has one.
+        completes_prompt: True if the last chunk of a waiting prompt runs in the same forward. A `Budget` does not draft
+            then, so that the first token of that prompt comes earlier. A `FixedArm` always runs its arm.
     """
 
     contexts: tuple[int, ...]
@@ -35,6 +37,7 @@ class BatchLoad:
     new_prompt_tokens: int = 0
     num_new: int = 0
     copies: tuple[float, ...] = ()
+    completes_prompt: bool = False
 
     @property
     def num_requests(self) -> int:

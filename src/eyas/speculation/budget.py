@@ -137,9 +137,8 @@ class Budget:
         self._arm_index = {arm: index for index, arm in enumerate(arms)}
         self._incumbents: dict[int, Incumbent] = {}
         self._exploration: _Exploration | None = None
-        self._last_bucket = 0
         self._round_run: _RoundRun | None = None
-        self._random = random.Random(seed)
+        self._last_bucket, self._random = 0, random.Random(seed)
 
     def decide(self, load: BatchLoad) -> SpeculationDecision:
         """Returns the decision for the next round. Requirement: `load.contexts` is not empty."""
@@ -152,6 +151,8 @@ class Budget:
         if known is not None:
             known.stay += 1
         self.read_costs.count_prompts(load)
+        if load.completes_prompt:
+            return self._decision(0, 0, load)
         if known is not None and known.rounds_to_skip > 0 and self._exploration is None:
             known.rounds_to_skip -= 1
             if self._random.random() >= EXPLORE:

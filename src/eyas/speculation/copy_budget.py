@@ -45,7 +45,7 @@ class CopyBudget(Budget):
         """Returns the decision for the next round. Requirement: `load.contexts` is not empty."""
         # With `off` alone there is nothing to compare, to survey or to explore.
         decision = super().decide(load) if len(self.arms) > 1 else self._decision(0, 0, load)
-        if not any(load.copies) or decision.is_exploration:
+        if not any(load.copies) or decision.is_exploration or load.completes_prompt:
             return decision
         arm = self.arms.index(decision.arm)
         tokens = self.acceptance_model.expected(load.contexts).tokens[arm] + len(load.plain_contexts)
