@@ -49,6 +49,7 @@ def user(*texts):
         ({"instruction": "i", "input": "n", "output": "o"}, "instruction", user("i\n\nn"), 0),
         ({"instruction": "i", "input": "", "output": "o"}, "instruction", user("i"), 0),
         ({"instruction": "i", "context": "n", "response": "o"}, "instruction", user("i\n\nn"), 0),
+        ({"instruction": "fix", "before": "x = 1\n", "after": "x = 2\n"}, "instruction", user("fix\n\nx = 1\n"), 0),
         ({"text": "t", "label": 1}, "text", user("t"), 0),
         ({"role": "user", "text": "t"}, "messages", user("t"), 0),
         ({"from": "human", "value": "t", "id": 3}, "messages", user("t"), 0),

@@ -6,6 +6,7 @@
     {"turns": ["first user message", "second user message"]}                               MT-bench
     {"prompt": "..."}   {"question": "..."}   {"query": "..."}                             HumanEval, GSM8K, others
     {"instruction": "...", "input": "...", "context": "...", "history": [["...", "..."]]}  Alpaca, Dolly
+    {"instruction": "...", "before": "..."}                                                edits of code
     {"text": "..."}   "..."                                                                plain text
     {"body": {"messages": ...}}   {"request": {...}}                                       request logs, OpenAI batches
     {"rendered": "<|im_start|>user ..."}                                                   logs of vLLM and SGLang
@@ -55,7 +56,7 @@ _PAIR_KEYS = ("user", "human", "question", "prompt", "instruction", "query", "in
 _ANSWER_KEYS = ("assistant", "bot", "gpt", "ai", "answer", "response", "output")
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _MEDIA_PARTS = ("image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio", "file")
-_OTHER_KEYS = (*_ANSWER_KEYS[:4], *_ROLE_KEYS[:2], "content", "value", "context", "history")
+_OTHER_KEYS = (*_ANSWER_KEYS[:4], *_ROLE_KEYS[:2], "content", "value", "context", "before", "history")
 READ_KEYS = frozenset((*_SHAPES, *_LIST_SHAPES, *_TEXT_SHAPES, *_LOG_KEYS, *_PAIR_KEYS, *_OTHER_KEYS))
 """All keys of a record that are read."""
 
@@ -191,7 +192,8 @@ def _from_log(value: dict[str, Any]) -> ParsedRecord | RejectedRecord:
 
 
 def _from_instruction(value: dict[str, Any]) -> ParsedRecord | RejectedRecord:
-    parts = [part for key in ("instruction", "input", "context") if (part := value.get(key)) not in (None, "")]
+    keys = "instruction", "input", "context", "before"
+    parts = [part for key in keys if (part := value.get(key)) not in (None, "")]
     if not all(isinstance(part, str) for part in parts):
         return RejectedRecord(NOT_TEXT, "instruction")
     history = _read_cell(value.get("history"))
