@@ -89,22 +89,25 @@ def serve_chain(head: Head, embedding: Tensor, aux_TL: Tensor, ids: list[int], t
 @pytest.mark.parametrize(
     "flags", [{}, {"norm_output": True}, {"fc_norm": True}, {"fc_norm": True, "norm_output": True}]
 )
+@pytest.mark.parametrize("window", [None, 4])
 @torch.no_grad()
-def test_training_step_k_is_serving_step_k(flags: dict[str, bool]) -> None:
+def test_training_step_k_is_serving_step_k(flags: dict[str, bool], window: int | None) -> None:
+    """With a window, a chain learns what serving would see of a text whose beginning is missing."""
     steps = 7
     config = HeadConfig(**{**vars(CONFIG), **flags})
     head, embedding = Head.init(config, 0), torch.randn(VOCAB, WIDTH)
     for weight in head.parameters():
         weight.copy_(torch.randn_like(weight) * 0.3 + (weight.ndim == 1))
     rows = [random_row(picture, WIDTH, VOCAB) for picture in ("...xxxxxxxxxxxx", ".xx..xxxxx.xxxxx")]
-    packed = pack_rows(rows, steps, torch.float32)
+    packed = pack_rows(rows, steps, torch.float32, window=window)
     logits_KQV = head.logits(unroll(head, packed, embedding[packed.next_ids_P], embedding[packed.tokens_KQ]))
     compared = 0
     for row, text in zip(rows, packed.texts, strict=True):
         ids = row.ids_T.tolist()
         for q in range(text.chains.start, text.chains.stop):
             t = int(packed.chains_Q[q]) - text.rows.start
-            for k, served in enumerate(serve_chain(head, embedding, row.aux_TL, ids, t)[:steps]):
+            cut = max(t + 1 - (window or len(ids)), 0)
+            for k, served in enumerate(serve_chain(head, embedding, row.aux_TL[cut:], ids[cut:], t - cut)[:steps]):
                 if packed.supervised_KQ[k, q]:
                     torch.testing.assert_close(logits_KQV[k, q], served, atol=1e-5, rtol=1e-5)
                     compared += 1

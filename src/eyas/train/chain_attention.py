@@ -50,7 +50,7 @@ class PackedText:
 
 KeysValues = tuple[Tensor, Tensor]
 PackedTexts = tuple[Sequence[PackedText], Tensor, Tensor]
-"""The texts of a batch, and for each chain, the rows of the batch at which it and its text start."""
+"""The texts of a batch, and for each chain, the row at which it starts and the first row that it attends to."""
 
 
 def chain_attention(
@@ -59,7 +59,7 @@ def chain_attention(
     """Returns out_NQH, the attention output of every chain at one unrolled step.
 
     Args:
-        texts: The texts of the batch, chains_Q and starts_Q: the rows at which each chain and its text start.
+        texts: The texts of the batch, chains_Q and starts_Q: the last and first rows that each chain attends to.
         q_NQH: The queries of the chains.
         prefix_kv: Keys and values of step 0, [G, P, H] each.
         unrolled_kv: Keys and values of the chains at step 1, 2, ... up to the current step, [G, Q, H] each.
@@ -133,7 +133,7 @@ class _Block:
     Attributes:
         chains: The chains of the block, among all chains of the batch.
         keys: The rows of the batch from the start of the first text to the last chain of the block.
-        masked_CT: True where the key comes after the start of the chain, or belongs to another text.
+        masked_CT: True where the key comes after the start of the chain, before its window, or from another text.
     """
 
     chains: slice
@@ -158,8 +158,7 @@ def _blocks(texts: PackedTexts, num_heads: int) -> Iterator[_Block]:
             chains = slice(start, min(start + size, last.chains.stop))
             keys = slice(first_row, last.rows.start + last.positions[chains.stop - 1 - last.chains.start] + 1)
             keys_T = torch.arange(keys.start, keys.stop, device=chains_Q.device)
-            masked_CT = keys_T > chains_Q[chains, None]
-            yield _Block(chains, keys, masked_CT | (keys_T < starts_Q[chains, None]) if len(group) > 1 else masked_CT)
+            yield _Block(chains, keys, (keys_T > chains_Q[chains, None]) | (keys_T < starts_Q[chains, None]))
 
 
 def _groups(texts: Sequence[PackedText], most: int) -> Iterator[list[PackedText]]:

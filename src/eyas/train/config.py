@@ -78,6 +78,8 @@ class TrainConfig:
         updates: The number of optimizer steps, instead of `epochs`.
         batch_tokens: The number of supervised tokens of one update.
         micro_tokens: The most tokens of one forward and backward, prompts included.
+        window: The number of tokens before a drafted one that the head attends to in every second update; by default
+            all. So the head learns texts whose beginning it does not see, as in serving beyond `trained_context`.
         learning_rate: The highest learning rate, reached at the end of the warm-up.
         warmup: The share of all updates in which the learning rate rises.
         weight_decay: The weight decay of matrices; weights of norms do not decay.
@@ -116,6 +118,7 @@ class TrainConfig:
     updates: PositiveInt | None = None
     batch_tokens: PositiveInt = 2048
     micro_tokens: PositiveInt = 8192
+    window: PositiveInt | None = None
     learning_rate: PositiveFloat = 1e-3
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.03
     weight_decay: float = 0.01

@@ -195,7 +195,8 @@ class Trainer:
         """Reads a micro-batch. job: the number of its update, and the indices of its rows."""
         (number, micro), config = job, self.config
         seed = (config.seed, number, micro[0])
-        packed = pack_rows(list(self.features.rows(micro)), config.num_steps, self.dtype, config.max_anchors, seed)
+        rows, window = list(self.features.rows(micro)), config.window if number % 2 else None
+        packed = pack_rows(rows, config.num_steps, self.dtype, config.max_anchors, seed, window)
         return packed.map(torch.Tensor.pin_memory) if self.device.type == "cuda" else packed
 
     def _accumulate_gradients(

@@ -41,6 +41,7 @@ class PackedBatch(TeacherTargets):
         aux_PL: The captured layers of each row.
         texts: The rows and chains of each text.
         chains_Q: The row at which each chain starts.
+        starts_Q: The first row of its text that each chain attends to.
         tokens_KQ: The token that step k of each chain embeds.
         supervised_KQ: True where step k of the chain is supervised.
         teacher_rows_J: The packed row of each teacher row, ascending.
@@ -51,6 +52,7 @@ class PackedBatch(TeacherTargets):
     aux_PL: Tensor
     texts: tuple[PackedText, ...]
     chains_Q: Tensor
+    starts_Q: Tensor
     tokens_KQ: Tensor
     supervised_KQ: Tensor
     teacher_rows_J: Tensor
@@ -62,8 +64,8 @@ class PackedBatch(TeacherTargets):
 
     @property
     def chain_places(self) -> PackedTexts:
-        """The texts, and the rows at which each chain and its text start."""
-        return self.texts, self.chains_Q, self.chains_Q - self.positions_P[self.chains_Q]
+        """The texts, and for each chain, the row at which it starts and the first row that it attends to."""
+        return self.texts, self.chains_Q, self.starts_Q
 
     @property
     def next_ids_P(self) -> Tensor:
@@ -75,7 +77,12 @@ class PackedBatch(TeacherTargets):
 
 
 def pack_rows(
-    rows: Sequence[Row], steps: int, dtype: torch.dtype, max_chains: int | None = None, seed: Sequence[int] = ()
+    rows: Sequence[Row],
+    steps: int,
+    dtype: torch.dtype,
+    max_chains: int | None = None,
+    seed: Sequence[int] = (),
+    window: int | None = None,
 ) -> PackedBatch:
     """Packs rows one after the other into a micro-batch.
 
@@ -86,8 +93,9 @@ def pack_rows(
         max_chains: The most chains of a text, drawn at random, as blocks: step k is supervised only if all steps before
             it are. None: all chains, and each step is supervised if the target generated its token.
         seed: The seed of the drawing.
+        window: The number of tokens, up to its start, that a chain attends to; None: its whole text.
     """
-    texts, chains, tokens, masks, positions = [], [], [], [], []
+    texts, chains, starts, tokens, masks, positions = [], [], [], [], [], []
     random = np.random.default_rng(seed)
     start = num_chains = 0
     for row in rows:
@@ -103,6 +111,7 @@ def pack_rows(
         chain_slice = slice(num_chains, num_chains + count)
         texts.append(PackedText(slice(start, start + length), chain_slice, tuple(chains_C.tolist())))
         chains.append(chains_C + start)
+        starts.append((chains_C + 1 - (window or length)).clamp(min=0) + start)
         inputs_KC = (chains_C + 1 + torch.arange(steps)[:, None]).clamp(max=length - 1)
         tokens.append(row.ids_T[inputs_KC])
         masks.append(masks_KT[:, chains_C])
@@ -122,6 +131,7 @@ def pack_rows(
         aux_PL=torch.cat([row.aux_TL for row in rows]).to(dtype),
         texts=tuple(texts),
         chains_Q=chains_Q,
+        starts_Q=torch.cat(starts),
         tokens_KQ=torch.cat(tokens, 1),
         supervised_KQ=supervised_KQ,
         teacher_rows_J=teacher_rows_J,
