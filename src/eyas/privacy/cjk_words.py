@@ -214,8 +214,7 @@ def find_script(name: str) -> str:
     """Returns the script of a name. Chinese characters are NEUTRAL unless they belong to one of FORMS only."""
     if not all(map(HAN.match, name)):
         return "hangul" if "가" <= name[0] <= "힣" else "katakana" if _KATAKANA.match(name) else "hiragana"
-    forms = _characters_of_forms()
-    return next((form for form in reversed(FORMS) if not forms[form].isdisjoint(name)), NEUTRAL)
+    return next((form for form in reversed(FORMS) if not _characters_of_forms()[form].isdisjoint(name)), NEUTRAL)
 
 
 def list_cjk_names(role: str, language: str) -> list[str]:

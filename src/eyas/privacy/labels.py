@@ -57,7 +57,8 @@ def parse_label(text: str) -> Label | None:
     """Returns the meaning of a label: "e-mail" -> kind "EMAIL". Returns None if a word of the label is unknown."""
     if len(text) > MAX_LENGTH:
         return None
-    tokens = _split_label(text)
+    spaced = _SHAPES["camel_edge"].sub(" ", text).casefold().replace("e-mail", "email").replace("e_mail", "email")
+    tokens = _SHAPES["word_of_label"].findall(strip_accents(spaced))
     if not tokens or len(tokens) > _MAX_WORDS:
         return None
     words = _words()
@@ -77,11 +78,6 @@ def parse_label(text: str) -> Label | None:
     if "role" in groups:
         return Label("PERSON", Trust.ROLE)
     return Label("PERSON", Trust.NAME) if named or "part" in groups else None
-
-
-def _split_label(text: str) -> list[str]:
-    spaced = _SHAPES["camel_edge"].sub(" ", text).casefold().replace("e-mail", "email").replace("e_mail", "email")
-    return _SHAPES["word_of_label"].findall(strip_accents(spaced))
 
 
 @cache

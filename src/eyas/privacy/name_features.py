@@ -260,8 +260,7 @@ def _find_group(lower: str, language: str) -> str:
         return "last_common" if lower in lexicon.common else "last"
     if lower in lexicon.common:
         return "common"
-    for names in ("first", "last"):
-        listed = lexicon.sure_names if names == "first" else lexicon.last_names
+    for names, listed in (("first", lexicon.sure_names), ("last", lexicon.last_names)):
         if find_inflection(lower, listed, language):
             return f"inflected_{names}"
     if is_known(lower, language):

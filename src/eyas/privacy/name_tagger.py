@@ -104,10 +104,9 @@ class Tagger(NameFeatures):
             limit = min(limit, _THRESHOLDS_WITH_DATA.get(group, limit)) if is_inside and is_likely else limit
             # "Best, Zorvek & Quendla"
             is_joined = first >= 0 and is_capital and self.words.gaps[i - 1] == " & " and self.groups[i] in _JOINED
+            cues = _SURE_CUES if self.forms[i] == "han" else RULES["title"]
             is_led = self.forms[i] in UNCASED and not follows and chance >= _THRESHOLD_LED
-            is_led = is_led and not self.tables_before(i).isdisjoint(
-                _SURE_CUES if self.forms[i] == "han" else RULES["title"]
-            )
+            is_led = is_led and not self.tables_before(i).isdisjoint(cues)
             is_name = chance >= limit or is_led or is_joined or (follows and self._is_sure_part(i))
             is_name = is_name and not (follows and self._ends_before(i, first))
             if first >= 0 and not (follows and (is_name or self._joins(i))):

@@ -122,15 +122,13 @@ def _is_amount(number: str, language: str) -> bool:
     In Spanish, Portuguese and Polish, three groups of three digits are a phone number instead.
     """
     groups = re.split(r"[ .]", number)
-    has_trunk = number[0] == "0"
-    if len(groups) == 1 and "-" in number and not has_trunk:
+    if number[0] == "0":  # a trunk prefix
+        return groups[-1] == "000"
+    if groups[-1] == "000" or (len(groups) == 1 and "-" in number):
         return True
-    if groups[-1] == "000":
-        return True
-    threes = all(len(group) == 3 for group in groups[1:]) and len(groups[0]) <= 3
-    if threes and not has_trunk:
+    if len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:]):
         return len(groups) != 3 or len(groups[0]) != 3 or language not in ("es", "pt", "pl")
-    return len({len(group) for group in groups}) == 1 and not has_trunk
+    return len({len(group) for group in groups}) == 1
 
 
 def _is_phone_number(number: str, regions: Sequence[str | None], valid: bool) -> bool:

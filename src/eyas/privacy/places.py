@@ -62,8 +62,7 @@ def find_listed_towns(words: Words, language: str, is_personal: bool, people: Se
     suffixes = tuple(read_entries("endings_of_places", language))
     for start, end, table in found:
         is_home = text.startswith(homes, end)  # "松本在住": the town, not the last name
-        is_name = start in names and not is_home
-        if table not in _TOWNS or start < done or is_name:
+        if table not in _TOWNS or start < done or (start in names and not is_home):
             continue
         first = start - (_REACH_OF_TOWNS if is_spaced else _REACH_UNSPACED)
         last = end + _REACH_OF_TOWNS if is_spaced else start

@@ -199,15 +199,14 @@ class _Context:
         beside = max(left, span.start - _BESIDE), min(right, span.end + _BESIDE)
         is_near = _count(self.data, span.start - _REACH_OF_DATA, span.end + _REACH_OF_DATA) > 0
         is_long = self.is_cjk and span.end - span.start > _LONG
+        is_public = any(features.get(f"{table}_{place}") for table in PUBLIC for place in ("near", "far"))
         at = bisect_left(self.known, (span.end, 0)) - 1
         features |= {
             "own_relation": self._has_own_relation(span, left),
             "first_person_beside": _count(self.places["first_person"], *beside) > 0,
             "school_problem": self.is_school_problem,
             "term": words <= TERMS,
-            "nothing_public": not any(
-                features.get(f"{table}_{place}") for table in PUBLIC for place in ("near", "far")
-            ),
+            "nothing_public": not is_public,
             "doubt": 1 - span.score,
             "full_name": len(words) > 1 or span.rule.endswith(".title") or is_long,
             "data_near": is_near,

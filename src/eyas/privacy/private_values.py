@@ -60,12 +60,10 @@ def find_candidates(text: str) -> list[Value]:
         found += [Value(*match.span(), "street") for start, end in _lines_with_digits(text) for pattern in _STREETS
                   for match in pattern.finditer(text, start, end)]  # fmt: skip
     kept: list[Value] = []
-    for value in sorted(found, key=lambda one: (one.start, -one.end)):
-        is_ordinary = value.form in ("code", "odd", "street") and _PATTERNS["ordinary"].match(
-            text, value.start, value.end
-        )
-        if not is_ordinary and (not kept or value.start >= kept[-1].end):
-            kept.append(value)
+    for start, end, form in sorted(found, key=lambda one: (one.start, -one.end)):
+        is_ordinary = form in ("code", "odd", "street") and _PATTERNS["ordinary"].match(text, start, end)
+        if not is_ordinary and (not kept or start >= kept[-1].end):
+            kept.append(Value(start, end, form))
     return kept
 
 

@@ -164,7 +164,7 @@ def _read_rows(lines: list[Cell], start: int, mark: str, num_columns: int, has_b
 
 def _select_personal(fields: Sequence[_Field], language: str, is_row: bool = False) -> Iterator[Span]:
     """Yields the spans of the fields that describe a person: fields of a text, or the cells of a row."""
-    for i, (label, value) in enumerate((field.label, field.value) for field in fields):
+    for i, (label, value) in enumerate(fields):
         if value is None:
             continue
         is_personal = True

@@ -201,10 +201,9 @@ class Surrogates:
                 char = _like_digit(str(digit), char)
             elif char.isalpha():
                 # Letters of other scripts stay, except those of Russian plates.
-                letters = next(
-                    (some for some in _LETTERS.get(kind, _LETTERS["others"]) if char.lower() in some), char.lower()
-                )
-                others = letters.replace(char.lower(), "") or letters
+                lower = char.lower()
+                letters = next((some for some in _LETTERS.get(kind, _LETTERS["others"]) if lower in some), lower)
+                others = letters.replace(lower, "") or letters
                 other = others[self._number(f"{kind}.{place}", value, len(others))]
                 char = other.upper() if char.isupper() else other
             result.append(char)
@@ -275,8 +274,7 @@ def load_surrogate_key(key_file: str | None) -> bytes:
 
 def _create_user_key() -> Path:
     """Returns the path of this user's key file. Creates the file, readable by this user only, if it is missing."""
-    root = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    path = Path(root) / "eyas" / "privacy.key"
+    path = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "eyas" / "privacy.key"
     if not path.exists():
         with convert_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
