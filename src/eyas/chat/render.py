@@ -220,10 +220,8 @@ def turn_suffix(
     answered: Sequence[Message], tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any] | None = None
 ) -> str:
     """Returns the text that the template writes after an answer: the common end of two different answers."""
-    first, second = (
-        render_text([*answered[:-1], Message("assistant", text)], tokenizer, generate=False, variables=variables)
-        for text in ("0", "1")
-    )
+    pair = ([*answered[:-1], Message("assistant", text)] for text in ("0", "1"))
+    first, second = (render_text(messages, tokenizer, generate=False, variables=variables) for messages in pair)
     return first[len(first) - count_equal(reversed(first), reversed(second)) :]
 
 

@@ -118,10 +118,8 @@ def compare_with_reference(
         embeds = (states.embeds_TD[next_rows], states.embeds_TD[next_rows])
         start = length
         for step in range(NUM_DRAFT_STEPS + 1):
-            (eyas_TV, eyas_TD), (reference_TV, reference_TD) = (
-                side.forward(embeds_TD, hidden_TD, start)
-                for side, embeds_TD, hidden_TD in zip((eyas_head, reference), embeds, hidden, strict=True)
-            )
+            eyas_TV, eyas_TD = eyas_head.forward(embeds[0], hidden[0], start)
+            reference_TV, reference_TD = reference.forward(embeds[1], hidden[1], start)
             steps[step] = max(steps[step], (eyas_TV - reference_TV).abs().max().item())
             largest = max(largest, eyas_TV.abs().max().item())
             eyas_token = int(stored.vocab.to_target(eyas_TV[-1].argmax()))

@@ -71,10 +71,8 @@ class _HeadFiles:
             low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
             kept = ((rounds - low) / (high - low)).clamp(0, 1)
             return plain * (kept + (1 - kept) / factor), 1.0
-        ends = [
-            self.head_dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
-            for turns in (scaling.get("beta_fast") or 32, scaling.get("beta_slow") or 1)
-        ]
+        turns = (scaling.get("beta_fast") or 32, scaling.get("beta_slow") or 1)
+        ends = [self.head_dim * math.log(trained / (n * 2 * math.pi)) / (2 * math.log(theta)) for n in turns]
         low, high = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), self.head_dim - 1)
         kept = 1 - ((torch.arange(self.head_dim // 2) - low) / max(high - low, 0.001)).clamp(0, 1)
         amplitude = scaling.get("attention_factor") or (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
@@ -155,10 +153,8 @@ class ReferenceHead(_HeadFiles):
 
     def _attention(self, pair_TC: Tensor, start: int) -> Tensor:
         rows, length = pair_TC.shape[0], self.keys_GTH.shape[1]
-        q_NTH, k_GTH, v_GTH = (
-            self._project(pair_TC, f"self_attn.{name}").view(rows, -1, self.head_dim).transpose(0, 1)
-            for name in ("q_proj", "k_proj", "v_proj")
-        )
+        projected = (self._project(pair_TC, f"self_attn.{name}_proj") for name in "qkv")
+        q_NTH, k_GTH, v_GTH = (x.view(rows, -1, self.head_dim).transpose(0, 1) for x in projected)
         q_NTH, k_GTH = (self._rotate(x, start) for x in (q_NTH, k_GTH))
         self.keys_GTH = torch.cat((self.keys_GTH, k_GTH), 1)
         self.values_GTH = torch.cat((self.values_GTH, v_GTH), 1)

@@ -106,11 +106,8 @@ class Mentions:
                 if lower[:size] in _PREFIXES and len(lower) > size + 2 and self._is_certain(lower[size:]):
                     yield Span(words.starts[i] + size, words.ends[i], "PERSON", 0.5, "coreference")
             is_form = words.is_capital(i) and len(lower) > 3 and lower not in common
-            if (
-                lower in self.user_names
-                or self._is_name(words, i)
-                or (is_form and find_inflection(lower, self.roles, language) is not None)
-            ):
+            is_form = is_form and find_inflection(lower, self.roles, language) is not None
+            if lower in self.user_names or is_form or self._is_name(words, i):
                 yield Span(words.starts[i], words.ends[i], "PERSON", 0.5, "coreference")
 
     def _is_name(self, words: Words, i: int) -> bool:

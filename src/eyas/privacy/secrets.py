@@ -69,16 +69,10 @@ def _find_after(text: str, start: int, is_soft: bool) -> Iterator[Span]:
             yield _span_of(match, value, 0.9)
     if match := _NAMED["said"].match(text, start):
         value = match["value"].rstrip(_TRAILING)
-        is_code = (
-            _NAMED["code_value"].match(value)
-            or (is_soft and _NAMED["name_of_variable"].match(value))
-            or (_NAMED["no_value"].match(value) and not _is_likely_password(value))
-        )
-        if (
-            len(value) >= 4
-            and not is_code
-            and (_is_password(value) or (match["quote"] and not is_soft and _is_odd_word(value)))
-        ):
+        is_code = _NAMED["code_value"].match(value) or (is_soft and _NAMED["name_of_variable"].match(value))
+        is_empty = _NAMED["no_value"].match(value) and not _is_likely_password(value)
+        is_secret = _is_password(value) or (match["quote"] and not is_soft and _is_odd_word(value))
+        if len(value) >= 4 and is_secret and not (is_code or is_empty):
             yield _span_of(match, value, 0.7)
     if match := _NAMED["beside"].match(text, start):
         value = match["value"].rstrip(_TRAILING)
