@@ -57,8 +57,7 @@ def quantize(x_TL: Tensor, num_groups: int, dtype: StoredDtype) -> tuple[Tensor,
         return x_TL.to(CODE_DTYPES[dtype]), x_TL.new_empty((*x_TL.shape[:-1], 0), dtype=SCALE_DTYPE)
     x_TGD = x_TL.unflatten(-1, (num_groups, -1)).float()
     scales_TG = (x_TGD.abs().amax(-1) / MAX_CODE[dtype]).to(SCALE_DTYPE)
-    divisors_TG = scales_TG.float().masked_fill(scales_TG == 0, 1.0)
-    codes_TGD = x_TGD / divisors_TG[..., None]
+    codes_TGD = x_TGD / scales_TG.float().masked_fill(scales_TG == 0, 1.0)[..., None]
     if dtype == "int8":
         codes_TGD.round_()
     # A scale that was rounded down leads beyond the largest code; e4m3 has no infinity and would give NaN.

@@ -116,7 +116,8 @@ class ShardInfo:
 
 def encode_shard(number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow]) -> tuple[bytes, tuple[RowInfo, ...]]:
     """Returns the bytes of shard `number`, and `infos` with the offsets and checksums of the rows filled in."""
-    columns = list(zip(*map(_row_columns, rows), strict=True))
+    by_row = ((row.ids_T.to(torch.int32), row.loss_mask_T.to(torch.uint8), *row.aux, *row.hidden) for row in rows)
+    columns = list(zip(*by_row, strict=True))  # in the order of COLUMNS
     raw = [[_to_bytes(tensor) for tensor in column] for column in columns]
     placed: list[RowInfo] = []
     start = aux_start = hidden_start = 0
@@ -149,11 +150,6 @@ def _to_safetensors(columns: Sequence[Sequence[Tensor]], raw: Sequence[Sequence[
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return b"".join([len(text).to_bytes(8, "little"), text, *data])
-
-
-def _row_columns(row: StoredRow) -> tuple[Tensor, ...]:
-    """Returns the tensors of a row in the order of COLUMNS."""
-    return (row.ids_T.to(torch.int32), row.loss_mask_T.to(torch.uint8), *row.aux, *row.hidden)
 
 
 def _to_bytes(tensor: Tensor) -> memoryview:

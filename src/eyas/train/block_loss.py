@@ -121,8 +121,7 @@ class _BlockLoss(torch.autograd.Function):
         loss_JK = torch.zeros_like(overlap_JK)
         weights_K = decay ** torch.arange(supervised_JK.shape[1], dtype=wide, device=normed_ND.device)
         labels_J = packed.ids_P[packed.teacher_rows_J + 1]
-        row_floats = supervised_JK.shape[1] * w2_Wr.shape[0]
-        size = chunk_rows(row_floats, normed_ND.device)
+        size = chunk_rows(supervised_JK.shape[1] * w2_Wr.shape[0], normed_ND.device)
         for start in range(0, len(labels_J), size):
             j_M, k_M = supervised_JK[start : start + size].nonzero(as_tuple=True)
             soft = teacher.soft_targets(packed.hidden_JD[start : start + size])

@@ -72,8 +72,7 @@ def chain_attention(
 class _ChainAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, texts: PackedTexts, q_NQH: Tensor, k_GPH: Tensor, v_GPH: Tensor, *own: Tensor) -> Tensor:
-        num_groups = k_GPH.shape[0]
-        q_GRQH = q_NQH.unflatten(0, (num_groups, -1))
+        q_GRQH = q_NQH.unflatten(0, (k_GPH.shape[0], -1))
         own_GRQJ = _dot_products(q_GRQH, own[::2])
         out_GRQH = torch.empty_like(q_GRQH, memory_format=torch.contiguous_format)
         lse_GRQ = q_NQH.new_empty(q_GRQH.shape[:-1], dtype=torch.promote_types(q_NQH.dtype, torch.float32))
@@ -121,8 +120,7 @@ class _ChainAttention(torch.autograd.Function):
         for step, k_GQH in enumerate(own[::2]):
             dscores_GRQ1 = dscores_GRQJ[..., step, None]
             dq_GRQH.addcmul_(dscores_GRQ1, k_GQH[:, None])
-            dv_GQH = (own_probs_GRQJ[..., step, None] * dout_GRQH).sum(1)
-            unrolled_grads += [(dscores_GRQ1 * q_GRQH).sum(1), dv_GQH]
+            unrolled_grads += [(dscores_GRQ1 * q_GRQH).sum(1), (own_probs_GRQJ[..., step, None] * dout_GRQH).sum(1)]
         return None, dq_GRQH.flatten(0, 1), dk_GPH, dv_GPH, *unrolled_grads
 
 

@@ -27,7 +27,7 @@ from eyas.evaluation.replay import HeldOutRows
 from eyas.model.head import HeadConfig
 from eyas.model.vocab import DraftVocab
 from eyas.train.config import TrainConfig
-from eyas.train.distributed import local_rows
+from eyas.train.distributed import copy_local_rows, local_rows
 from eyas.train.optimizer import MasterWeightOptimizer
 
 NOISE_STD_ERRORS = 1.0
@@ -106,7 +106,7 @@ class CheckpointSelection:
             self.candidates.append(candidate)
             if self.chosen is None or not candidate.is_worse(self.chosen):
                 self.chosen = candidate
-                self._copy_weights(weights, self._best)
+                copy_local_rows(weights, self._best)
             figures[name] = round(num_tokens / int(rounds_N.sum()), 6)
         return figures
 
@@ -127,13 +127,8 @@ class CheckpointSelection:
         """Copies the chosen weights into the optimizer. The caller must call it after the last update."""
         weights = self._best if self.held_out is not None else self._ema
         if weights:
-            self._copy_weights(weights, self.optimizer.weights)
+            copy_local_rows(weights, self.optimizer.weights)
             self.optimizer.copy_to_head()
-
-    @torch.no_grad()
-    def _copy_weights(self, weights: Mapping[str, Tensor], destination: Mapping[str, Tensor]) -> None:
-        for name, weight in weights.items():
-            local_rows(destination[name]).copy_(local_rows(weight))
 
     def _count_rounds(self, held_out: HeldOutRows, weights: Mapping[str, Tensor]) -> tuple[Tensor, int]:
         """Returns the rounds of each answer and the tokens of all answers. Each process replays some of the answers."""
@@ -160,11 +155,9 @@ class CheckpointSelection:
         chosen = None if self.chosen is None else self.candidates.index(self.chosen)
         return {"found": [asdict(candidate) for candidate in self.candidates], "chosen": chosen}
 
-    @torch.no_grad()
     def load_state(self, loaded: Mapping[str, Tensor], selection: dict[str, Any]) -> None:
         """Restores the selection from a checkpoint: `loaded` from `state`, `selection` from `to_json`."""
-        for name, weight in self.state().items():
-            local_rows(weight).copy_(loaded[name])
+        copy_local_rows(loaded, self.state())
         self.candidates = [Candidate(**entry | {"rounds_N": tuple(entry["rounds_N"])}) for entry in selection["found"]]
         self.chosen = None if selection["chosen"] is None else self.candidates[selection["chosen"]]
 

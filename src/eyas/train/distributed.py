@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -94,6 +94,13 @@ def shard_rows(rank: int, world_size: int, num_rows: int) -> slice:
 def local_rows(tensor: Tensor) -> Tensor:
     """Returns the local shard of a DTensor. Returns any other tensor unchanged."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def copy_local_rows(source: Mapping[str, Tensor], destination: Mapping[str, Tensor]) -> None:
+    """Copies the rows that this process holds of each tensor in `destination` from the tensor with the same name."""
+    for name, tensor in destination.items():
+        local_rows(tensor).copy_(local_rows(source[name]))
 
 
 @contextmanager

@@ -187,8 +187,7 @@ class _DistillationLoss(torch.autograd.Function):
         hits_JK = torch.zeros(num_rows, steps, dtype=torch.bool, device=device)
         overlap_JK = torch.zeros(num_rows, steps, dtype=wide, device=device)
         token_loss_JK = torch.zeros_like(overlap_JK)
-        row_floats = max(steps * lm_weight_VD.shape[0], teacher.weight_WD.shape[0])
-        size = chunk_rows(row_floats, device)
+        size = chunk_rows(max(steps * lm_weight_VD.shape[0], teacher.weight_WD.shape[0]), device)
         for start in range(0, num_rows, size):
             rows = slice(start, start + size)
             soft = teacher.soft_targets(targets.hidden_JD[rows])

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 from eyas.model.head import DraftHead
-from eyas.train.distributed import SINGLE_PROCESS, ProcessGroup, local_rows
+from eyas.train.distributed import SINGLE_PROCESS, ProcessGroup, copy_local_rows
 
 BETAS = (0.9, 0.95)
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -135,9 +135,7 @@ class MasterWeightOptimizer:
             state |= {f"weight.{name}": weight, **{f"{key}.{name}": adam[key] for key in ("step", *MOMENTS)}}
         return state
 
-    @torch.no_grad()
     def load_state(self, loaded: Mapping[str, Tensor]) -> None:
         """Restores the result of `state`. loaded: for each name the rows that this process holds."""
-        for name, tensor in self.state().items():
-            local_rows(tensor).copy_(loaded[name])
+        copy_local_rows(loaded, self.state())
         self.copy_to_head()
