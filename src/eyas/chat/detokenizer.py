@@ -40,9 +40,7 @@ class Detokenizer:
 
     def _decode(self) -> str:
         ids = [token for token in self.ids[self._start :] if token not in self._hidden_ids]
-        text = self.tokenizer.decode(ids, skip_special_tokens=not self._shows_special)
-        assert isinstance(text, str), "one list of ids gives one text"
-        return text
+        return str(self.tokenizer.decode(ids, skip_special_tokens=not self._shows_special))
 
 
 class TextStream:

@@ -283,9 +283,7 @@ def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 def decode_ids(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool = False) -> str:
     """Returns the text of token ids, unchanged."""
-    text = tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
-    assert isinstance(text, str), "one list of ids gives one text"
-    return text
+    return str(tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False))
 
 
 # --- rows to text ----------------------------------------------------------------------------------------------------

@@ -245,8 +245,7 @@ def load_families() -> tuple[ToolFamily, ...]:
             fields["silent"] = {"open": table.pop("silent"), "close_pattern": ""}
         if "reasoning" in table:
             fields["reasoning"] = dict(zip(("open", "close"), table.pop("reasoning"), strict=True))
-        template = {"start_anchor_pattern": ANSWER_START, "fields": fields}
-        families.append(ToolFamily(name, template, **table))
+        families.append(ToolFamily(name, {"start_anchor_pattern": ANSWER_START, "fields": fields}, **table))
     return tuple(families)
 
 
