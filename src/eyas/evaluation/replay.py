@@ -68,8 +68,7 @@ class ReplayDrafter(Protocol):
 
 def find_answers(text: int, ids_T: Tensor, loss_mask_T: Tensor) -> list[AnswerSpan]:
     """Returns the answers of a text: its runs of generated tokens. text: the index of the text in its batch."""
-    padded = torch.cat((torch.zeros(1), loss_mask_T.float(), torch.zeros(1)))
-    edges = padded.diff().nonzero()[:, 0].tolist()
+    edges = torch.cat((torch.zeros(1), loss_mask_T.float(), torch.zeros(1))).diff().nonzero()[:, 0].tolist()
     spans = zip(edges[::2], edges[1::2], strict=True)
     return [AnswerSpan(text, ids_T, start, end) for start, end in spans if start > 0]
 
@@ -111,9 +110,8 @@ def replay_answers(
         rejected = has_rejected_child(tree, path).tolist()
         for i, length, was_rejected in zip(running, path.lengths_B.tolist(), rejected, strict=True):
             left = answers[i].end - 1 - (positions[i] + 1)
-            is_cut = length > left
             accepted[i].append(min(length, left))
-            offered[i].append(accepted[i][-1] if was_rejected and not is_cut else accepted[i][-1] - 1)
+            offered[i].append(accepted[i][-1] if was_rejected and length <= left else accepted[i][-1] - 1)
             positions[i] += accepted[i][-1]
     return [RequestRounds(tuple(a), tuple(o)) for a, o in zip(accepted, offered, strict=True)]
 

@@ -45,12 +45,6 @@ class TreeAcceptance:
     ci95: Interval
 
 
-def covering_shape(shapes: Sequence[TreeShape]) -> TreeShape:
-    """Returns the shape with the largest depth and top_k, and all its candidates. shapes: as in `count_rounds`."""
-    largest = TreeShape(max(shape.depth for shape in shapes), max(shape.top_k for shape in shapes), 2)
-    return replace(largest, nodes=largest.candidates + 1)
-
-
 @torch.no_grad()
 def count_rounds(
     rows: Sequence[Row],
@@ -66,7 +60,9 @@ def count_rounds(
         build_drafter: Returns the drafter of these rows for a tree shape, with `is_exact` False.
         batch_tokens: The most keys that one forward of the head reads, over all positions.
     """
-    cover = covering_shape(shapes)
+    # The drafted tree has the largest depth and top_k, and all its candidates.
+    largest = TreeShape(max(shape.depth for shape in shapes), max(shape.top_k for shape in shapes), 2)
+    cover = replace(largest, nodes=largest.candidates + 1)
     drafter = build_drafter(cover)
     answers = [answer for text, row in enumerate(rows) for answer in find_answers(text, row.ids_T, row.loss_mask_T)]
     # From the token before the answer to the last position at which a round can start.

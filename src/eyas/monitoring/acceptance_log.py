@@ -14,7 +14,7 @@ import datetime
 import fcntl
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -108,12 +108,10 @@ class AppendLog:
         self._file.close()
 
 
-def read_complete_lines(path: Path) -> Iterator[bytes]:
-    """Yields the complete lines of a file to which another process may append. Raises OSError."""
+def read_complete_lines(path: Path) -> list[bytes]:
+    """Returns the complete lines of a file to which another process may append. Raises OSError."""
     with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield line
+        return [line for line in file if line.endswith(b"\n")]
 
 
 def read_log(directory: Path) -> list[bytes]:
@@ -121,7 +119,7 @@ def read_log(directory: Path) -> list[bytes]:
     lines: list[bytes] = []
     with contextlib.suppress(FileNotFoundError):
         lines += read_complete_lines(directory / OLD_LOG_FILE)
-    return [*lines, *read_complete_lines(directory / LOG_FILE)]
+    return lines + read_complete_lines(directory / LOG_FILE)
 
 
 def parse_records(lines: Iterable[bytes]) -> tuple[list[AcceptanceRecord], int]:

@@ -40,7 +40,7 @@ def write_recipe(recipe: Recipe, run: Path, sampled: Path, out: Path) -> int:
         raise UsageError(f"--recipe {out} is not a .toml file", "Name a file that ends with .toml")
     source, reason = sampled / PROMPTS_FILE, ""
     try:
-        lines = list(read_complete_lines(source))
+        lines = read_complete_lines(source)
     except OSError as error:
         lines, reason = [], f" ({error.strerror})"
     if not lines:

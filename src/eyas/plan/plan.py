@@ -128,7 +128,7 @@ def build_plan(run: Run, price_per_hour: float | None) -> Plan:
         finished = finished_stages(run, opened.origin)
         amounts = estimate_amounts(run, opened.sources, finished)
         target = ModelShape(run.target.info, count_active_parameters(run.target.model))
-        layers = run.target.aux_layer_ids
+        layers, rates = run.target.aux_layer_ids, measure_rates(run, amounts, set(STAGES) - finished)
     else:
         sizes = {} if config.shape is None else dataclasses.asdict(config.shape)
         target = read_model_shape(run.recipe.target.model, {k: v for k, v in sizes.items() if v is not None} or None)
@@ -137,12 +137,9 @@ def build_plan(run: Run, price_per_hour: float | None) -> Plan:
         if layers is None:
             print_chosen_layers(layers := choose_aux_layers(num_layers), num_layers)
         layers = check_aux_layers(layers, num_layers)
+        rates = Rates(config.capture_tps, config.respond_tps, config.train_tps)
     sizes = build_head_config(run.recipe.train, layers, target.info)
     head = sizes.head_class(sizes)
-    if config.is_here:
-        rates = measure_rates(run, amounts, set(STAGES) - finished)
-    else:
-        rates = Rates(config.capture_tps, config.respond_tps, config.train_tps)
     rates = divide_capture(run.recipe, target.info, rates, bool(_job_machines(run.recipe, 0.0)))
     return _assemble_plan(run, target, head.num_parameters, amounts, rates, prices, finished)
 
