@@ -153,8 +153,7 @@ def measure_parity(out_dir: Path, head_dir: Path, target: Target) -> dict[str, A
     ids: list[int] = target.tokenizer(PARITY_TEXT)["input_ids"][:MAX_TOKENS]  # type: ignore[assignment]
     states = TargetStates.capture(target, ids)
     names = [name for name in ENGINE_NAMES if (out_dir / name / CONFIG_FILE).is_file()]
-    results = {name: compare_with_reference(out_dir / name, name, stored, target, states) for name in names}
-    engines = {name: result.to_json() for name, result in results.items()}
+    engines = {name: compare_with_reference(out_dir / name, name, stored, target, states).to_json() for name in names}
     return {"schema": 1, "dtype": "float32", "tolerance": TOLERANCE, "tokens": ids, "engines": engines}
 
 

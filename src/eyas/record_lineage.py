@@ -107,7 +107,8 @@ def forget_record(run: Run, name: str) -> Iterator[str]:
     number, decision = located
     record_id = decision["id"]
     heads = _heads_trained_on(run, record_id)
-    duplicates = _find_duplicates(run, record_id)
+    with (run.directory("prompts") / DECISIONS_FILE).open("rb") as file:  # else one of its duplicates would be kept
+        duplicates = [entry["id"] for entry in map(json.loads, file) if entry.get("of") == record_id]
     _append_forgotten(run, [record_id, *duplicates], heads)
     shutil.rmtree(prompts.job_directory(run.directory("prompts")), ignore_errors=True)  # of an unfinished run
     yield record_id
@@ -167,12 +168,6 @@ def _find_decision(run: Run, name: str) -> tuple[int, dict[str, Any]] | None:
         ids = " and ".join(decision["id"] for _, decision in found)
         raise InputError(f"{name} names {len(found)} records", f"Use an id: {ids}")
     return found[0] if found else None
-
-
-def _find_duplicates(run: Run, record_id: str) -> list[str]:
-    """Returns the ids of records that were dropped as duplicates of this record. Else one of them would be kept."""
-    with (run.directory("prompts") / DECISIONS_FILE).open("rb") as file:
-        return [decision["id"] for decision in map(json.loads, file) if decision.get("of") == record_id]
 
 
 def _find_source(ledger: dict[str, Any], number: int) -> dict[str, Any]:

@@ -49,8 +49,7 @@ def fetch(url: str, root: Path | None = None, progress: bool = True) -> Path:
     if outside is not None:
         raise InputError(f"{url} contains {outside}, whose name has a part '..'", "Remove or rename that object")
     # The name follows the stored versions: after another upload to the same URL no old file is used.
-    identity = {name: _object_version(detail) for name, detail in files.items()}
-    text = json.dumps([url, identity], sort_keys=True)
+    text = json.dumps([url, {name: _object_version(detail) for name, detail in files.items()}], sort_keys=True)
     directory = (root or cache_directory() / "fetched") / hashlib.sha256(text.encode()).hexdigest()[:16]
     total_bytes = sum(int(detail["size"]) for detail in files.values())
     with Progress(f"fetch {url}", max(total_bytes >> 20, 1), "MiB", enabled=progress) as bar:

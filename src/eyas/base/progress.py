@@ -89,8 +89,7 @@ class Progress:
         text = f"{self.line()}  {ending}".rstrip()
         if self._tty:
             # A line that wraps could not be rewritten, so it is cut; \x1b[K clears what a longer line left.
-            columns = shutil.get_terminal_size().columns
-            text = "\r" + text[: columns - 1] + "\x1b[K" + ("\n" if last else "")
+            text = "\r" + text[: shutil.get_terminal_size().columns - 1] + "\x1b[K" + ("\n" if last else "")
         else:
             text += "\n"
         self.stream.write(text)

@@ -70,12 +70,10 @@ def digest_files(
         exclude: fnmatch patterns of relative names to leave out. A * also matches a slash.
         known_digests: Digests by relative name of files that the function need not read.
     """
-    root, known, digests = StoragePath.of(directory), known_digests or {}, {}
-    for name in root.list_files():
-        skip = name.rpartition("/")[2] == PROVENANCE
-        if not skip and not any(fnmatch.fnmatchcase(name, pattern) for pattern in exclude):
-            digests[name] = known[name] if name in known else digest_file(root.join(*name.split("/")))
-    return digests
+    root, known = StoragePath.of(directory), known_digests or {}
+    left_out = (PROVENANCE, f"*/{PROVENANCE}", *exclude)
+    names = [name for name in root.list_files() if not any(fnmatch.fnmatchcase(name, pattern) for pattern in left_out)]
+    return {name: known[name] if name in known else digest_file(root.join(*name.split("/"))) for name in names}
 
 
 def digest_directory(directory: Path, exclude: Sequence[str] = ()) -> str:

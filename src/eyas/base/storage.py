@@ -250,9 +250,7 @@ class StoragePath:
     def read_bytes(self) -> bytes:
         """Returns the bytes of the file. Raises InputError if it does not exist or cannot be read."""
         with self._access("read") as (fs, path):
-            data = fs.cat_file(path)
-        assert isinstance(data, bytes), f"{self.url} was read as text"
-        return data
+            return cast("bytes", fs.cat_file(path))
 
     def read_ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """Returns the bytes of each span [start, end) of the file. A remote store reads the spans concurrently.

@@ -12,6 +12,7 @@ verifier_lm_head.weight, verifier_norm.weight   none; ignored copies of the targ
 V draft vocabulary, W target vocabulary, D hidden size.
 """
 
+import contextlib
 import json
 import pickle
 import re
@@ -193,12 +194,10 @@ def load_weights(directory: Path, config: HeadConfig) -> LoadedWeights:
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         names = json.loads(path.read_bytes())["weight_map"]
         if all(isinstance(name, str) and Path(name).name == name for name in names.values()):
             return names
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
     raise InputError(f"{path} names no files of weights in the same directory", FIX_HEAD)
 
 
