@@ -25,7 +25,6 @@ import torch
 
 from eyas.base import provenance
 from eyas.base.errors import InputError, StageError
-from eyas.base.provenance import Provenance, StageInputs, digest_file, digest_json, has_provenance, read_provenance
 from eyas.base.storage import write_atomic, write_json_atomic
 from eyas.base.templates import template_environment
 from eyas.data.ledger.cards import render_data_section
@@ -73,7 +72,7 @@ class ExportInputs:
             file: The name of the file.
         """
         directory: Path = getattr(self, name)
-        if not has_provenance(directory) or not (directory / file).is_file():
+        if not provenance.has_provenance(directory) or not (directory / file).is_file():
             return None
         return json.loads((directory / file).read_bytes())
 
@@ -94,21 +93,21 @@ class ExportInputs:
         ]
 
 
-def build_origin(inputs: ExportInputs, target: Target) -> StageInputs:
+def build_origin(inputs: ExportInputs, target: Target) -> provenance.StageInputs:
     """Returns the inputs of the stage for provenance.json. Raises InputError if there is no head."""
     if not (inputs.head / CONFIG_FILE).is_file():
         fix = "Run `eyas train` with this recipe and --out, or set target.head=DIRECTORY"
         raise InputError(f"{inputs.head} does not contain a head", fix)
     parents = {"head": digest_head(inputs.head), "target": target.digest}
     for name in ("eval", "prompts"):
-        if has_provenance(getattr(inputs, name)):
-            parents[name] = read_provenance(getattr(inputs, name)).digest
+        if provenance.has_provenance(getattr(inputs, name)):
+            parents[name] = provenance.read_provenance(getattr(inputs, name)).digest
     settings = {"trees": inputs.list_trees(), "is_own": inputs.is_trained_here, "dtype": str(target.model.dtype)}
-    digests = target.text_digests
-    return StageInputs(STAGE, digest_json(settings), parents, digests["tokenizer"], digests["chat template"])
+    recipe, digests = provenance.digest_json(settings), target.text_digests
+    return provenance.StageInputs(STAGE, recipe, parents, digests["tokenizer"], digests["chat template"])
 
 
-def run(inputs: ExportInputs, target: Target, out_dir: Path) -> Provenance:
+def run(inputs: ExportInputs, target: Target, out_dir: Path) -> provenance.Provenance:
     """Runs the stage: writes a directory for each engine, and parity.json. Does nothing if the stage is finished.
 
     Raises:
@@ -118,7 +117,7 @@ def run(inputs: ExportInputs, target: Target, out_dir: Path) -> Provenance:
     started_s = time.time()
     origin = build_origin(inputs, target)
     if provenance.is_finished(out_dir, origin):
-        return read_provenance(out_dir)
+        return provenance.read_provenance(out_dir)
     stored = read_head(inputs.head, None, target.info.num_layers)
     require_fit(stored, target.info, target.digest)
     require_layers(stored, target.aux_layer_ids)
@@ -136,14 +135,19 @@ def run(inputs: ExportInputs, target: Target, out_dir: Path) -> Provenance:
         directory = out_dir / engine.name
         if problems[engine.name] is None:
             write_engine_dir(directory, engine, stored, public_name(target.info.name), chain["depth"], target)
-            digests = {name: digest_file(directory / name) for name in (CONFIG_FILE, "model.safetensors")}
+            digests = {name: provenance.digest_file(directory / name) for name in (CONFIG_FILE, "model.safetensors")}
             write_atomic(directory / "README.md", render_readme(inputs, stored, target, engine.name, digests))
     parity = measure_parity(out_dir, inputs.head, target)
     left_out = {name: problem for name, problem in problems.items() if problem is not None}
     for name, problem in left_out.items():
         print(f"eyas: note: No directory for {name} is exported: {problem}.", file=sys.stderr)
     write_json_atomic(out_dir / PARITY_FILE, parity | {"left_out": left_out})
-    _require_parity(parity, out_dir)
+    for name, result in parity["engines"].items():
+        if not result["ok"]:
+            difference = max(result["steps"]) / result["largest_logit"]
+            problem = f"{out_dir / name} gives other logits than the head when {name} reads it"
+            fix = f"Do not serve this export; read the differences in {PARITY_FILE} beside it"
+            raise StageError(f"{problem} (difference {difference:.1e})", fix)
     return provenance.finish_stage(out_dir, origin, started_s)
 
 
@@ -155,15 +159,6 @@ def measure_parity(out_dir: Path, head_dir: Path, target: Target) -> dict[str, A
     names = [name for name in ENGINE_NAMES if (out_dir / name / CONFIG_FILE).is_file()]
     engines = {name: compare_with_reference(out_dir / name, name, stored, target, states).to_json() for name in names}
     return {"schema": 1, "dtype": "float32", "tolerance": TOLERANCE, "tokens": ids, "engines": engines}
-
-
-def _require_parity(parity: dict[str, Any], out_dir: Path) -> None:
-    for name, result in parity["engines"].items():
-        if not result["ok"]:
-            difference = max(result["steps"]) / result["largest_logit"]
-            problem = f"{out_dir / name} gives other logits than the head when {name} reads it"
-            fix = f"Do not serve this export; read the differences in {PARITY_FILE} beside it"
-            raise StageError(f"{problem} (difference {difference:.1e})", fix)
 
 
 # --- README.md -------------------------------------------------------------------------------------------------------

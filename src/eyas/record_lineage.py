@@ -22,16 +22,13 @@ from eyas.base.errors import InputError
 from eyas.base.provenance import finish_stage, has_provenance, mark_unfinished, read_provenance
 from eyas.base.storage import AnyPath, StoragePath, convert_read_errors, write_atomic, write_json_atomic
 from eyas.chat.conversation import Conversation, read_conversation_dir, read_conversations
-from eyas.data import prompts
-from eyas.data.answers import respond
-from eyas.data.answers.respond import LEDGER_FILE
+from eyas.data.answers.respond import LEDGER_FILE, clear_output
 from eyas.data.explain import RecordExplainer
 from eyas.data.ledger.cards import render_card
 from eyas.data.ledger.ledger import MAX_EXAMPLES, AnswerLedger, PromptLedger
-from eyas.data.prompts import DECISIONS_FILE, FORGOTTEN_FILE, PROMPTS_FILE, write_croissant
+from eyas.data.prompts import DECISIONS_FILE, FORGOTTEN_FILE, PROMPTS_FILE, job_directory, write_croissant
 from eyas.data.select.screen import FORGOTTEN
 from eyas.features import store
-from eyas.features.store import Manifest, RowInfo
 from eyas.formats.head_dir import digest_head
 from eyas.recipe import RECIPE_FILE, Run, load_recipe
 
@@ -110,7 +107,7 @@ def forget_record(run: Run, name: str) -> Iterator[str]:
     with (run.directory("prompts") / DECISIONS_FILE).open("rb") as file:  # else one of its duplicates would be kept
         duplicates = [entry["id"] for entry in map(json.loads, file) if entry.get("of") == record_id]
     _append_forgotten(run, [record_id, *duplicates], heads)
-    shutil.rmtree(prompts.job_directory(run.directory("prompts")), ignore_errors=True)  # of an unfinished run
+    shutil.rmtree(job_directory(run.directory("prompts")), ignore_errors=True)  # of an unfinished run
     yield record_id
     new_digests: dict[str, str] = {}
     if decision["dropped"] is None:
@@ -123,7 +120,7 @@ def forget_record(run: Run, name: str) -> Iterator[str]:
     if duplicates:
         yield f"  its duplicates will not be taken either: {', '.join(duplicates)}"
     for stage, remove, clear in (
-        ("respond", _forget_conversation, lambda place: respond.clear_output(place.path)),
+        ("respond", _forget_conversation, lambda place: clear_output(place.path)),
         ("capture", _forget_rows, _clear_unfinished_features),
     ):
         directory = run.storage_path(stage)
@@ -207,7 +204,7 @@ def _find_conversation(run: Run, record_id: str) -> Conversation | None:
     return next((conversation for conversation in conversations if conversation.id == record_id), None)
 
 
-def _rows_of_record(manifest: Manifest, record_id: str) -> list[RowInfo]:
+def _rows_of_record(manifest: store.Manifest, record_id: str) -> list[store.RowInfo]:
     """Returns the feature rows of a record: one row with its id, or one row for each answer with the id ID#TURN."""
     return [row for row in manifest.rows if row.id == record_id or row.id.rpartition("#")[0] == record_id]
 

@@ -298,12 +298,11 @@ class StoragePath:
             result is also True if the bucket wrote the file but the response was lost.
         """
         try:
-            if self.is_local:
-                if _create_atomic(self.path, data):
-                    return True
-            else:
+            if not self.is_local:
                 with self._access("written") as (fs, path):
                     fs.pipe_file(path, data, mode="create")
+                return True
+            if _create_atomic(self.path, data):
                 return True
         except FileExistsError:
             pass

@@ -81,8 +81,7 @@ class TextStream:
             self.text += self._held[: min(found)]
             self._held = ""
             return True
-        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
-        cut = len(self._held) - keep
+        cut = len(self._held) - max((_overlap(self._held, stop) for stop in self._stops), default=0)
         self.text, self._held = self.text + self._held[:cut], self._held[cut:]
         return False
 

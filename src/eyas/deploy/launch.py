@@ -17,7 +17,6 @@ import yaml
 from eyas.base import provenance
 from eyas.base.errors import InputError, UsageError
 from eyas.base.progress import Progress
-from eyas.base.provenance import Provenance, StageInputs, digest_directory, digest_json
 from eyas.base.storage import StoragePath, to_json, write_atomic
 from eyas.deploy.config import NAME, NAME_RULE, DeployConfig
 
@@ -103,7 +102,7 @@ class Launch:
 
     def version_name(self, value: Json, digits: int) -> str:
         """Returns the name followed by the first digits of the digest of `value`."""
-        return f"{self.name}-{_short(digest_json(value), digits)}"
+        return f"{self.name}-{_short(provenance.digest_json(value), digits)}"
 
     def build_arguments(self, platform: str, num_gpus: int) -> tuple[str, ...]:
         """Returns the arguments of the container on machines with this number of GPUs.
@@ -138,7 +137,7 @@ def build_launch(config: DeployConfig, model: ServedModel) -> Launch:
     digests = {"head": model.head_digest or "none"}
     if isinstance(target, Path):
         artifacts["target"] = target
-        digests["target"] = digest_directory(target)
+        digests["target"] = provenance.digest_directory(target)
     remote_target = None if isinstance(target, Path) else target
     variables = {"EYAS_SERVED_NAME": name, "EYAS_TARGET": remote_target, "EYAS_SPECULATION": config.speculation}
     return Launch(
@@ -147,7 +146,7 @@ def build_launch(config: DeployConfig, model: ServedModel) -> Launch:
         image=config.image,
         arguments=_build_arguments(config, model, name, remote_target),
         environment={key: value for key, value in variables.items() if value is not None and config.engine != "eyas"},
-        artifact_uri=f"{config.storage.rstrip('/')}/{name}/{_short(digest_json(digests), 16)}",
+        artifact_uri=f"{config.storage.rstrip('/')}/{name}/{_short(provenance.digest_json(digests), 16)}",
         artifacts=artifacts,
         head_digest=model.head_digest,
     )
@@ -198,7 +197,7 @@ def upload_artifacts(url: str, artifacts: Mapping[str, Path]) -> None:
 
 def write_objects(
     directory: Path, platform: str, objects: Mapping[str, Json], parents: Mapping[str, str]
-) -> Provenance:
+) -> provenance.Provenance:
     """Writes one file of YAML or JSON for each object, then provenance.json, which marks the directory as finished.
 
     Does nothing if the directory is finished with the same objects. Removes files of an earlier recipe.
@@ -210,7 +209,7 @@ def write_objects(
         parents: The digest of the served head as {"head": digest}; {} if the objects serve no head.
     """
     started_s = time.time()
-    inputs = StageInputs(f"deploy-{platform}", digest_json(dict(objects)), parents)
+    inputs = provenance.StageInputs(f"deploy-{platform}", provenance.digest_json(dict(objects)), parents)
     if provenance.is_finished(directory, inputs):
         return provenance.read_provenance(directory)
     provenance.mark_unfinished(directory)

@@ -6,9 +6,8 @@ A round looks for a copy as in serving (speculation.copy_index), in the prompt a
 texts of a replay share one CopyModel, which learns from their rounds as that of a server does.
 """
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -82,7 +81,7 @@ class CopyDrafter:
         scores_BM = merged.scores_BM.index_fill(1, torch.tensor([0]), torch.inf)
         ranks_BM = scores_BM.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         is_verified_BM = ranks_BM < (sizes_B + 1).clamp(min=self.nodes)[:, None]
-        return dataclasses.replace(merged, valid_BM=merged.valid_BM & is_verified_BM)
+        return replace(merged, valid_BM=merged.valid_BM & is_verified_BM)
 
     def _propose(self, text: int, position: int) -> Copy | None:
         """Returns the copy to use at a position, and learns from what the text has there."""

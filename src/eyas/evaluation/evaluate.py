@@ -4,10 +4,9 @@
 which drafts are accepted (replay.py). T tokens.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,7 +104,7 @@ def build_origin(
 ) -> provenance.StageInputs:
     """Returns the settings and input digests that determine acceptance.json. data: as in `evaluate`."""
     features, training = data
-    settings = dataclasses.asdict(config) | {"target_dtype": str(target.model.dtype)}
+    settings = asdict(config) | {"target_dtype": str(target.model.dtype)}
     parents = {"head": stored.digest, "features": features.digest, "training": training.digest}
     return features.build_origin(STAGE, settings, parents | {"target": target.digest})
 
@@ -213,7 +212,7 @@ def evaluate(
         entry["uncertain_share"] = float(torch.cat(uncertain[task]).float().mean())
     return {
         "schema": SCHEMA,
-        "tree": dataclasses.asdict(config.shape),
+        "tree": asdict(config.shape),
         "temperature": config.temperature,
         "tasks": tasks.pop("head"),
         "all": entry_of_all(is_looping=False),
@@ -304,7 +303,7 @@ def _read_rows(
         return rows, infos
     seeds = [config.seed + index for index in batch]
     rows = resample_answers(rows, seeds, target, config.sampling, config.max_tokens)
-    return rows, [dataclasses.replace(info, looping=False) for info in infos]
+    return rows, [replace(info, looping=False) for info in infos]
 
 
 def _top1_probs(row: Row, target: Target) -> Tensor:

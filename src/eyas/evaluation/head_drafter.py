@@ -109,8 +109,7 @@ class BlockHeadDrafter:
         self.depth, self.grower = shape.depth, TreeGrower(shape, torch.device("cpu"))
         self.ids_BT = pad_sequence([row.ids_T for row in rows], batch_first=True)
         aux_BTL = pad_sequence([row.aux_TL.to(head.norm.weight.dtype) for row in rows], batch_first=True)
-        positions_1T = torch.arange(self.ids_BT.shape[1])[None]
-        layers = head.context_keys_values(aux_BTL, positions_1T)
+        layers = head.context_keys_values(aux_BTL, torch.arange(self.ids_BT.shape[1])[None])
         self.context = [(k_BTGH.transpose(1, 2), v_BTGH.transpose(1, 2)) for k_BTGH, v_BTGH in layers]
 
     def draft(self, texts: Sequence[int], positions: Sequence[int]) -> Tree:

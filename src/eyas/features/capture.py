@@ -18,13 +18,12 @@ devices, as many batches are in flight:
     cuda:1              | batch 0 | batch 1 | batch 2 ...
 """
 
-import dataclasses
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -100,7 +99,7 @@ def build_origin(config: CaptureConfig, conversations_digest: str, target: Targe
     """Returns the settings and input digests that determine the features."""
     settings = {
         "schema": store.SCHEMA,
-        "config": dataclasses.asdict(dataclasses.replace(config, world=1)),
+        "config": asdict(replace(config, world=1)),
         "aux_layer_ids": list(target.aux_layer_ids),
         "target_dtype": str(target.model.dtype),
     }
@@ -135,14 +134,14 @@ def run(
         return provenance.read_provenance(directory)
     texts, num_cut = load_texts(conversations_dir, target, config.max_length)
     if config.online:
-        texts = [dataclasses.replace(text, shared=0) for text in texts]
+        texts = [replace(text, shared=0) for text in texts]
     splits = assign_splits(texts, config.held_out)
     if rank == 0:
         provenance.mark_unfinished(directory)
         directory.join(store.MANIFEST).remove()
     error = _check_quantization_error(config, _choose_sample(texts, splits), target, progress)
     plans = plan_shards(texts, config.dtype, 0 if config.online else target.info.hidden_size, config.shard_bytes)
-    inputs = dataclasses.asdict(origin)
+    inputs = asdict(origin)
     tasks = [_ShardTask(number, [texts[i] for i in plan], inputs, splits) for number, plan in enumerate(plans)]
     with Progress(STAGE, sum(len(text.ids) for text in texts), "tokens", enabled=progress) as bar:
         records = _capture_shards(config, tasks[rank :: config.world], target, directory, bar)
@@ -176,7 +175,7 @@ def _build_manifest(
         online=config.online,
         batch_tokens=config.batch_tokens,
         dtype=config.dtype,
-        quantisation=DESCRIPTIONS[config.dtype],
+        quantisation=DESCRIPTIONS.get(config.dtype, "none"),
         quantisation_error=error,
         num_cut=num_cut,
         shards=tuple(record.shard for record in records),
@@ -191,7 +190,7 @@ class _ShardTask:
         """Computes the digest. number: the index of the shard. inputs: the fields of the capture's StageInputs."""
         self.number = number
         self.texts = texts
-        self.plan = provenance.digest_json([inputs, [dataclasses.asdict(text) for text in texts]])
+        self.plan = provenance.digest_json([inputs, [asdict(text) for text in texts]])
         self.infos = [to_row_info(text, splits[text.conversation]) for text in texts]
 
     def find_record(self, directory: StoragePath, bar: Progress) -> ShardRecord | None:
@@ -278,7 +277,7 @@ def _capture_rows(
         for index, read in islice(launched, len(rows)):
             text = task.texts[index]
             aux, hidden = read(text.id)
-            rows[index] = dataclasses.replace(rows[index], aux=aux, hidden=hidden)
+            rows[index] = replace(rows[index], aux=aux, hidden=hidden)
             bar.advance(len(text.ids))
         if config.online:
             bar.advance(sum(len(text.ids) for text in task.texts))

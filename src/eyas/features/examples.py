@@ -1,9 +1,8 @@
 """Divides conversations into rows, splits, shards and batches, from token ids alone. capture.py calls it."""
 
-import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -71,11 +70,11 @@ def load_texts(directory: Path, target: Target, max_length: int | None) -> tuple
             length = min(len(row.ids), max_length or len(row.ids))
             num_cut += length < len(row.ids)
             length = trimmed_length(row.loss_mask[:length])
-            row = dataclasses.replace(row, ids=row.ids[:length], loss_mask=row.loss_mask[:length])
+            row = replace(row, ids=row.ids[:length], loss_mask=row.loss_mask[:length])
             if not row.ids:
                 continue
             if texts and texts[-1].conversation == row.conversation:
-                row = dataclasses.replace(row, shared=count_equal(texts[-1].ids, row.ids))
+                row = replace(row, shared=count_equal(texts[-1].ids, row.ids))
             texts.append(row)
     if not texts:
         raise InputError(f"The conversations in {directory} hold no generated token", "Run `eyas respond` again")

@@ -32,10 +32,8 @@ SCALE_DTYPE = torch.bfloat16
 DESCRIPTIONS = {
     "int8": "value = code * scale; scale = largest magnitude / 127, bfloat16, one a token and layer",
     "fp8": "value = code * scale; code e4m3; scale = largest magnitude / 448, bfloat16, one a token and layer",
-    "bfloat16": "none",
-    "float32": "none",
 }
-"""The text of `quantisation` in a manifest."""
+"""The text of `quantisation` in a manifest, by the dtype of the codes. For other dtypes, it is "none"."""
 
 CHUNK_FLOATS = 16_000_000  # logits computed at once
 MATRIX_ROWS = 16_384  # rows of the output matrix that are converted to float32 at once

@@ -17,11 +17,10 @@ The reader reads only the byte ranges of one row and compares them with the row'
 shard.
 """
 
-import dataclasses
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -124,7 +123,7 @@ def encode_shard(number: int, infos: Sequence[RowInfo], rows: Sequence[StoredRow
     for info, *parts in zip(infos, *raw, strict=True):
         offsets = {"shard": number, "start": start, "aux_start": aux_start, "hidden_start": hidden_start}
         crcs = {"text_crc": _crc32(parts[:2]), "aux_crc": _crc32(parts[2:4]), "hidden_crc": _crc32(parts[4:])}
-        placed.append(dataclasses.replace(info, **offsets, **crcs))
+        placed.append(replace(info, **offsets, **crcs))
         start, aux_start = start + info.length, aux_start + info.length - info.shared
         hidden_start += info.num_taught
     return _to_safetensors(columns, raw), tuple(placed)

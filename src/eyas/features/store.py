@@ -18,11 +18,9 @@ prefix. The captured layers of this prefix are stored once, with the earlier row
     8      <user> hi <assistant> E . <user> so? <assistant> F G       from the fourth token on (shared = 3)
 """
 
-import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from eyas.base.errors import InputError, StageError
@@ -150,7 +148,7 @@ def publish_shard(
     data, placed = encode_shard(number, infos, rows)
     shard = ShardInfo(shard_name(number), digest_bytes(data), len(data), sum(info.length for info in infos))
     record = ShardRecord(plan, shard, placed)
-    files = {shard.name: data, record_name(number): to_json(dataclasses.asdict(record))}
+    files = {shard.name: data, record_name(number): to_json(asdict(record))}
     for path, content in ((directory.join(name), content) for name, content in files.items()):
         if not path.create_if_absent(content):
             path.remove()  # of an earlier recipe, or damaged
@@ -169,9 +167,7 @@ def find_finished_shard(directory: StoragePath, number: int, plan: str) -> Shard
         record = parse_json(ShardRecord, directory.join(record_name(number)).read_bytes())
         path = directory.join(record.shard.name)
         is_whole = record.plan == plan and path.size() == record.shard.num_bytes
-        if is_whole and path.is_local:
-            is_whole = digest_file(path) == record.shard.digest
-        return record if is_whole else None
+        return record if is_whole and (not path.is_local or digest_file(path) == record.shard.digest) else None
     except (InputError, ValueError):
         return None
 
@@ -184,7 +180,7 @@ def remove_shards_from(directory: StoragePath, first: int) -> None:
             directory.join(name).remove()
 
 
-def remove_rows(directory: StoragePath, manifest: Manifest, number: int, ids: AbstractSet[str]) -> Manifest:
+def remove_rows(directory: StoragePath, manifest: Manifest, number: int, ids: Set[str]) -> Manifest:
     """Rewrites shard `number` without the rows `ids`. Returns the new manifest, which the caller must write.
 
     If no row is left, the shard is removed, and the numbers of later shards decrease by 1. So the caller must start
@@ -199,21 +195,21 @@ def remove_rows(directory: StoragePath, manifest: Manifest, number: int, ids: Ab
         path.remove()
         del shards[number]
         others = [row for row in manifest.rows if row.shard != number]
-        renumbered = tuple(dataclasses.replace(row, shard=row.shard - (row.shard > number)) for row in others)
-        return dataclasses.replace(manifest, shards=tuple(shards), rows=renumbered)
+        renumbered = tuple(replace(row, shard=row.shard - (row.shard > number)) for row in others)
+        return replace(manifest, shards=tuple(shards), rows=renumbered)
     reader = ShardReader(path)
     data, placed = encode_shard(number, kept, [reader.read_row(info) for info in kept])
     path.write_bytes(data)
     shards[number] = ShardInfo(path.name, digest_bytes(data), len(data), sum(info.length for info in kept))
     by_id = {info.id: info for info in placed}
     rows = tuple(by_id.get(row.id, row) for row in manifest.rows if row.shard != number or row.id in by_id)
-    return dataclasses.replace(manifest, shards=tuple(shards), rows=rows)
+    return replace(manifest, shards=tuple(shards), rows=rows)
 
 
 def write_manifest(directory: StoragePath, manifest: Manifest) -> None:
     """Creates manifest.json. Raises StageError if another run has created it in the meantime."""
     path = directory.join(MANIFEST)
-    if not path.create_if_absent(to_json(dataclasses.asdict(manifest))):
+    if not path.create_if_absent(to_json(asdict(manifest))):
         raise _concurrent_run_error(path)
 
 

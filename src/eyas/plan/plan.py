@@ -5,9 +5,8 @@ Rates are measured on this machine with the recipe's own target, or the recipe g
 prompts, or from the recipe if it plans for other hardware. Nothing is written.
 """
 
-import dataclasses
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from eyas.base.errors import UsageError
@@ -86,21 +85,21 @@ class Plan:
         head = {"share_of_target": size / info.num_parameters, "share_of_active": size / active}
         if self.options is not None:
             chosen = "on_the_fly" if recipe.capture.online else "stored"
-            features = dataclasses.asdict(self.options) | {"cheaper": self.options.cheaper, "chosen": chosen}
+            features = asdict(self.options) | {"cheaper": self.options.cheaper, "chosen": chosen}
         return {
             "schema": SCHEMA,
             "recipe": recipe.name,
             "hardware": recipe.plan.hardware,
             "target": {"name": info.name, "dtype": recipe.target.dtype, **target},
             "head": {"parameters": size, **head},
-            "amounts": dataclasses.asdict(self.amounts) | {"feature_bytes": self.feature_bytes},
-            "rates": dataclasses.asdict(self.rates),
-            "prices": dataclasses.asdict(self.prices),
-            "stages": [dataclasses.asdict(stage) for stage in self.stages],
+            "amounts": asdict(self.amounts) | {"feature_bytes": self.feature_bytes},
+            "rates": asdict(self.rates),
+            "prices": asdict(self.prices),
+            "stages": [asdict(stage) for stage in self.stages],
             "hours": self.total_hours,
             "money": self.total_money,
             "features": features,
-            "expected_acceptance_length": None if self.expectation is None else dataclasses.asdict(self.expectation),
+            "expected_acceptance_length": None if self.expectation is None else asdict(self.expectation),
         }
 
 
@@ -130,7 +129,7 @@ def build_plan(run: Run, price_per_hour: float | None) -> Plan:
         target = ModelShape(run.target.info, count_active_parameters(run.target.model))
         layers, rates = run.target.aux_layer_ids, measure_rates(run, amounts, set(STAGES) - finished)
     else:
-        sizes = {} if config.shape is None else dataclasses.asdict(config.shape)
+        sizes = {} if config.shape is None else asdict(config.shape)
         target = read_model_shape(run.recipe.target.model, {k: v for k, v in sizes.items() if v is not None} or None)
         finished, amounts = set[str](), configured_amounts(config)
         layers, num_layers = run.recipe.capture.aux_layer_ids, target.info.num_layers
@@ -160,7 +159,7 @@ def _assemble_plan(
     options = None
     if is_trained and "capture" not in finished and rates.read is not None and rates.learn is not None:
         trained = _training_tokens(run, amounts)
-        own = dataclasses.replace(prices, per_hour=machines["train"][2]) if machines else prices
+        own = replace(prices, per_hour=machines["train"][2]) if machines else prices
         options = cost_model.compare_feature_options(amounts.tokens, trained, recipe.capture.held_out, size, rates, own)
     head = f"head of {head_parameters:,} parameters, {head_parameters / info.num_parameters:.1%} of the target"
     if target.active_parameters != info.num_parameters:

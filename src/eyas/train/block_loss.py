@@ -152,5 +152,4 @@ class _BlockLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        scale = grads[0]
-        return *(grad * scale.to(grad.dtype) for grad in ctx.saved_tensors), None, None, None
+        return *(grad * grads[0].to(grad.dtype) for grad in ctx.saved_tensors), None, None, None

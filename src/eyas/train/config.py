@@ -1,8 +1,7 @@
 """Defines the recipe keys `train.*`, and computes the sizes of the head from them."""
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -181,7 +180,7 @@ def build_head_config(
         intermediate_size=options.intermediate_size,
         aux_layer_ids=tuple(HFIndex(i) for i in aux_layer_ids),
     )
-    sizes = dataclasses.replace(sizes, **{name: value for name, value in vars(options).items() if value})
+    sizes = replace(sizes, **{name: value for name, value in vars(options).items() if value})
     if config.drafter == "block":
         shared: dict[str, Any] = vars(sizes) | {"num_layers": block.layers, "block_size": block.size}
         sizes = BlockConfig(**shared, markov_rank=block.rank, mask_id=mask_id)
@@ -192,8 +191,8 @@ def build_head_config(
 
 def match_sizes(config: TrainConfig, sizes: HeadConfig) -> TrainConfig:
     """Returns the settings with the kind and the sizes of an existing head, so that training can start from it."""
-    head = HeadOptions(**{field.name: getattr(sizes, field.name) for field in dataclasses.fields(HeadOptions)})
+    head = HeadOptions(**{field.name: getattr(sizes, field.name) for field in fields(HeadOptions)})
     if not isinstance(sizes, BlockConfig):
-        return dataclasses.replace(config, drafter="eagle3", head=head)
+        return replace(config, drafter="eagle3", head=head)
     own = {"layers": sizes.num_layers, "size": sizes.block_size, "rank": sizes.markov_rank}
-    return dataclasses.replace(config, drafter="block", head=head, block=dataclasses.replace(config.block, **own))
+    return replace(config, drafter="block", head=head, block=replace(config.block, **own))
