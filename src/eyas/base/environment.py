@@ -40,9 +40,8 @@ def remove_all_but_newest(directory: Path, pattern: str, count: int) -> None:
 
 def count_cpus() -> int:
     """Returns the number of CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    # macOS has no sched_getaffinity.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_name() -> str:

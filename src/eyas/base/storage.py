@@ -90,6 +90,15 @@ def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
+def read_json_file(path: Path, read_fix: str, fix: str) -> Any:
+    """Reads a JSON file. Raises InputError with `read_fix` if it cannot be read, and with `fix` if it is not JSON."""
+    try:
+        with convert_read_errors(path, read_fix):
+            return json.loads(path.read_bytes())
+    except ValueError:
+        raise InputError(f"{path} is not valid JSON", fix) from None
+
+
 def remove_temp_files(directory: Path) -> None:
     """Removes the temporary files that killed processes left below a directory.
 

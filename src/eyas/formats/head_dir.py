@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eyas.base.errors import Finding, InputError, raise_misfits
 from eyas.base.provenance import Provenance, check_recorded, digest_file, digest_json, has_provenance, read_provenance
-from eyas.base.storage import convert_read_errors, write_atomic
+from eyas.base.storage import read_json_file, write_atomic
 from eyas.formats.config import HeadMetadata, ParsedConfig, build_config_json, parse_config
 from eyas.formats.weights import FIX_HEAD, WEIGHTS_FILE, LoadedWeights, load_weights, weight_files
 from eyas.model.block_head import BlockHead
@@ -178,11 +178,8 @@ def inspect_head(directory: Path, num_layers: int | None = None) -> tuple[Parsed
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a file that contains one JSON object. Raises InputError if it is missing or contains something else."""
-    try:
-        with convert_read_errors(path, f"Check the path: a head directory holds {CONFIG_FILE} and {WEIGHTS_FILE}"):
-            raw = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON", FIX_HEAD) from error
+    read_fix = f"Check the path: a head directory holds {CONFIG_FILE} and {WEIGHTS_FILE}"
+    raw = read_json_file(path, read_fix, FIX_HEAD)
     if not isinstance(raw, dict):
         raise InputError(f"{path} does not contain a JSON object", FIX_HEAD)
     return raw

@@ -20,7 +20,6 @@ covers differences that are no drift: a tree that is a part of a larger one, bfl
 """
 
 import datetime
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from pydantic import BaseModel, ValidationError
 from eyas.base.config import build, load_toml
 from eyas.base.errors import InputError
 from eyas.base.provenance import require_finished
-from eyas.base.storage import convert_read_errors
+from eyas.base.storage import read_json_file
 from eyas.base.templates import template_environment
 from eyas.bench.results import RESULTS_FILE
 from eyas.bench.results import SCHEMA as RESULTS_SCHEMA
@@ -228,11 +227,7 @@ def _read_json(path: Path, schema: int, kind: type[File], command: str) -> File:
         InputError: the file is missing, is not valid JSON, or has another content.
     """
     fix = f"Run `{command}` with the recipe of the run"
-    try:
-        with convert_read_errors(path, fix):
-            value = json.loads(path.read_bytes())
-    except ValueError:
-        raise InputError(f"{path} is not valid JSON", fix) from None
+    value = read_json_file(path, fix, fix)
     version = value.get("schema") if isinstance(value, dict) else None
     if version != schema:
         raise InputError(f"{path} has schema {version!r}, but this eyas reads schema {schema}", fix)
