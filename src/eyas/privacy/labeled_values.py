@@ -99,8 +99,7 @@ def label_before(text: str, position: int, reach: int, passing: tuple[str, ...] 
 
 
 def _find_words(text: str, lower: str) -> Iterator[Label]:
-    pattern = _CAMEL_TOKEN if _CAMEL.search(text) else _TOKEN
-    spans = [match.span() for match in pattern.finditer(text)]
+    spans = [match.span() for match in (_CAMEL_TOKEN if _CAMEL.search(text) else _TOKEN).finditer(text)]
     done = 0
     for i, (start, end) in enumerate(spans):
         kind, begins = _look_up(lower[start:end])
