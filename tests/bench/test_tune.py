@@ -17,7 +17,7 @@ from eyas.bench.tune_predictions import (
     plan_replays,
     select_best,
 )
-from eyas.cli.recipes import format_tune_results
+from eyas.cli.recipes import format_results
 from eyas.drafters.block import exact_shape
 from eyas.evaluation.tree_sweep import TreeAcceptance
 from eyas.speculation.round_costs import CostTable
@@ -128,11 +128,11 @@ def test_the_best_tree_by_streams() -> None:
     # A head that accepts nothing.
     poor = build_tune_results(SMALL, [rate(dict.fromkeys(LENGTHS, 1.05))], [], costs(), 100)
     assert [(point["best"]["tree"], point["answer"]["tree"]) for point in poor["streams"]] == [(None, None)] * 2
-    said = format_tune_results(told | MACHINE)
+    said = format_results(told | MACHINE, "tune")
     assert "3, 2, 6" in said
     assert "--speculative-num-steps 3 --speculative-eagle-topk 2 --speculative-num-draft-tokens 6" in said
     assert '"num_speculative_tokens": 2}' in said
-    assert "plain decoding" in format_tune_results(poor | MACHINE)
+    assert "plain decoding" in format_results(poor | MACHINE, "tune")
 
 
 def test_the_answer_is_the_fastest_draft_of_all_heads_and_of_copies() -> None:
@@ -177,10 +177,10 @@ def test_the_answer_is_the_fastest_draft_of_all_heads_and_of_copies() -> None:
     beside = told["copies"][1]
     assert (beside["n"], beside["tree"]["depth"], beside["tps"]) == (1, 3, pytest.approx(6 / (0.018 + 0.001 + 0.0004)))
     assert told["trees"] == told["heads"][0]["trees"]
-    said = format_tune_results(told | MACHINE)
+    said = format_results(told | MACHINE, "tune")
     assert "copies alone" in said
     assert "SGLang" in said
-    said = format_tune_results(told | MACHINE | {"head": "BLOCK", "slots": 2})
+    said = format_results(told | MACHINE | {"head": "BLOCK", "slots": 2}, "tune")
     assert "1, 1, 2 + copies" in said
     assert "--speculative-algorithm DSPARK" in said
 

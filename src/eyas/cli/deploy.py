@@ -35,14 +35,14 @@ def run_verb(parsed: argparse.Namespace) -> int:
     if parsed.platform == "kubernetes":
         launch = build_run_launch(run) if any(directory.glob(f"{kubernetes.SERVING}/*")) else None
         values = {"launch": launch, "serving": kubernetes.SERVING, "jobs": build_jobs(run.recipe)}
-        _log(_render("next_commands.txt.jinja", directory=directory, is_uploaded=parsed.upload, **values))
+        _log(render_template("next_commands.txt.jinja", directory=directory, is_uploaded=parsed.upload, **values))
         return 0
     state = _call_jobs(run, parsed) if parsed.jobs else _call_vertex(run, parsed)
     if state is None:
         what = "--jobs --apply runs the jobs" if parsed.jobs or not _has_head(run) else "--apply creates the deployment"
         _log(f"{directory} is written. The same command with {what}.")
     else:
-        print(json.dumps(state, indent=2) if parsed.json else _render("deployment.txt.jinja", state=state))
+        print(json.dumps(state, indent=2) if parsed.json else render_template("deployment.txt.jinja", state=state))
     return 0
 
 
@@ -178,8 +178,8 @@ def _call_jobs(run: Run, parsed: argparse.Namespace) -> dict[str, Any] | None:
     return jobs.status() if parsed.status else jobs.apply(stages, url, run.out) if parsed.apply else jobs.cancel()
 
 
-def _render(template: str, **values: Any) -> str:
-    """Returns a text template of this package as lines for a terminal."""
+def render_template(template: str, **values: Any) -> str:
+    """Returns a text template of this package, filled with values, as lines for a terminal."""
     environment = template_environment("eyas.cli", ".")
     environment.filters["quote"] = shlex.quote
     return environment.get_template(template).render(values).rstrip()

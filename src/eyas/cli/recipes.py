@@ -10,14 +10,13 @@ from typing import Any
 
 from eyas import export
 from eyas.base.errors import InputError
-from eyas.base.templates import template_environment
 from eyas.base.terminal import has_colors
 from eyas.bench import tune
 from eyas.bench.report_tables import MISSING, describe_load
 from eyas.bench.results import RESULTS_FILE, read_number
 from eyas.chat.conversation import Conversation, parse_messages, read_conversation_dir
 from eyas.chat.render import highlight_supervised, render
-from eyas.cli.deploy import build_jobs, write_configured_manifests
+from eyas.cli.deploy import build_jobs, render_template, write_configured_manifests
 from eyas.data.prompts import LEDGER_FILE
 from eyas.evalsets import FAMILIES, example
 from eyas.formats.head_dir import ACCEPTANCE_FILE
@@ -31,6 +30,8 @@ MULTI_PROCESS_VERBS = ("prompts", "capture", "train")
 """The verbs that several processes can run together. prompts.world and capture.world set their number."""
 OUTPUT_FILES = {"bench": RESULTS_FILE, "eval": ACCEPTANCE_FILE, "prompts": LEDGER_FILE}
 OUTPUT_FILES |= {"export": export.PARITY_FILE, "tune": tune.FILE}
+TABLES = {"bench": "results.txt.jinja", "tune": "tune.txt.jinja"}
+"""The templates of the tables that some verbs print."""
 
 
 def quickstart(parsed: argparse.Namespace) -> int:
@@ -66,9 +67,8 @@ def run_verb(parsed: argparse.Namespace) -> int:
         print(json.dumps(_read_output(run, verb), indent=2))
         return 0
     print(f"{run.directory(verb)} is finished", file=sys.stderr)
-    formats = {"bench": format_results, "tune": format_tune_results}
-    if verb in formats:
-        print(formats[verb](_read_output(run, verb)))
+    if verb in TABLES:
+        print(format_results(_read_output(run, verb), verb))
     return 0
 
 
@@ -109,22 +109,15 @@ def doctor(parsed: argparse.Namespace) -> int:
     return 2 if misfits else 0
 
 
-def format_results(results: dict[str, Any]) -> str:
-    """Returns results.json as a table for a terminal."""
-    return render_table("results.txt.jinja", results=results)
-
-
-def format_tune_results(results: dict[str, Any]) -> str:
-    """Returns tune.json as a table for a terminal, with the flags of other engines."""
-    return render_table("tune.txt.jinja", results=results)
+def format_results(results: dict[str, Any], verb: str = "bench") -> str:
+    """Returns results.json as a table for a terminal; with the verb "tune" tune.json, with flags of other engines."""
+    return render_table(TABLES[verb], results=results)
 
 
 def render_table(template: str, **values: Any) -> str:
-    """Returns a text template of this package, filled with values."""
-    environment = template_environment("eyas.cli", ".")
-    environment.globals |= {"describe_load": describe_load, "read_number": read_number, "MISSING": MISSING}
-    environment.globals |= {"sglang_flags": sglang_flags, "vllm_flags": vllm_flags}
-    return environment.get_template(template).render(values).rstrip()
+    """Returns a text template of this package, filled with values. It can use the functions that read results."""
+    functions = {"describe_load": describe_load, "read_number": read_number, "MISSING": MISSING}
+    return render_template(template, sglang_flags=sglang_flags, vllm_flags=vllm_flags, **functions, **values)
 
 
 def _run_all_stages(run: Run, as_json: bool) -> int:
