@@ -44,11 +44,13 @@ class TokenDecoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
-        self.anchor: list[int] = tokenizer.encode("a", add_special_tokens=False)
+        self._anchor: list[int] = tokenizer.encode("a", add_special_tokens=False)
+        self._anchor_text = decode_ids(self._anchor, tokenizer)
+        self._byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}
 
     def decode(self, token: int) -> TokenText:
         """Returns text and bytes of a token. A token that is a part of a character has the text U+FFFD."""
-        text = decode_ids([*self.anchor, token], self.tokenizer).removeprefix(self._anchor_text)
+        text = decode_ids([*self._anchor, token], self.tokenizer).removeprefix(self._anchor_text)
         return TokenText(text, self._partial_bytes(token) if REPLACEMENT_CHARACTER in text else list(text.encode()))
 
     def _partial_bytes(self, token: int) -> list[int] | None:
@@ -59,14 +61,6 @@ class TokenDecoder:
         if all(letter in self._byte_of for letter in name):  # byte-level BPE: a letter for each byte
             return [self._byte_of[letter] for letter in name]
         return None
-
-    @cached_property
-    def _anchor_text(self) -> str:
-        return decode_ids(self.anchor, self.tokenizer)
-
-    @cached_property
-    def _byte_of(self) -> dict[str, int]:
-        return {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 
 @dataclass(frozen=True)
