@@ -294,12 +294,9 @@ def _check_exclusive(names: list[str], body: GenerationRequest) -> None:
 
 def _output_limit(body: GenerationRequest) -> int | None:
     """Returns the maximum number of output tokens; None for as many as the context allows."""
-    limit = body.max_tokens
     if isinstance(body, ChatRequest):
-        limit = limit if body.max_completion_tokens is None else body.max_completion_tokens
-    elif limit is None:
-        limit = DEFAULT_COMPLETION_TOKENS
-    return limit
+        return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    return DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
 
 
 def _num_logprobs(body: GenerationRequest) -> int | None:
