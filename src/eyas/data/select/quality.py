@@ -99,34 +99,26 @@ _WEB_ADDRESS = re.compile(r"\b(?:https?://|www\.)\S+", re.IGNORECASE)
 _WORD = re.compile(r"[^\W_]+")
 
 
-@dataclass(frozen=True)
-class _Phrases:
-    """The content of phrases.toml.
-
-    Attributes:
-        greetings: Words that are no task, in lower case.
-        patterns: For each phrase: the rule ("jailbreak" or "refusal_bait"), a word that every match contains (searched
-            first, because it is fast), and the pattern.
-    """
-
-    greetings: frozenset[str]
-    patterns: tuple[tuple[str, str, re.Pattern[str]], ...]
-
-
 @cache
-def _load_phrases() -> _Phrases:
+def _load_phrases() -> tuple[frozenset[str], tuple[tuple[str, str, re.Pattern[str]], ...]]:
+    """Returns the content of phrases.toml.
+
+    Returns:
+        The greetings: words that are no task, in lower case. And for each phrase the rule ("jailbreak" or
+        "refusal_bait"), a word that every match contains (searched first, because it is fast), and the pattern.
+    """
     tables = load_toml(Path(__file__).with_name("phrases.toml"))
     patterns = (
         (reason, phrase.get("word", ""), re.compile("".join(phrase["pattern"]).replace("@how", tables["how"])))
         for reason in ("jailbreak", "refusal_bait")
         for phrase in tables[reason]
     )
-    return _Phrases(frozenset(tables["greetings"].split()), tuple(patterns))
+    return frozenset(tables["greetings"].split()), tuple(patterns)
 
 
 def has_task(text: str) -> bool:
     """Returns True if a user turn has 3 letters or digits outside of greetings and web addresses."""
-    greetings = _load_phrases().greetings
+    greetings, _ = _load_phrases()
     num_chars = 0
     for word in _iter_words(text):
         if word.casefold() not in greetings:
@@ -145,7 +137,7 @@ def _iter_words(text: str) -> Iterator[str]:
 
 
 def _find_phrase(texts: Sequence[str]) -> str | None:
-    patterns = _load_phrases().patterns
+    _, patterns = _load_phrases()
     for text in texts:
         folded = " ".join(text.lower().split())
         for reason, word, pattern in patterns:
