@@ -61,9 +61,8 @@ def select_prompts(job: ScreeningJob) -> Selection:
     """Selects prompts from all screened candidates. Raises InputError if the production log has no prompts."""
     digests_N, lengths_N, sources_N = _load_arrays(job)
     duplicates = _find_duplicates(job, digests_N, sources_N)
-    keep_N = np.ones(len(digests_N), dtype=np.bool_)
-    keep_N[list(duplicates)] = False
-    numbers = np.flatnonzero(keep_N)
+    all_N = np.arange(len(digests_N))
+    numbers = np.delete(all_N, list(duplicates))
     limit = job.config.limit
     traffic = None
     if job.config.production is not None:
@@ -71,9 +70,7 @@ def select_prompts(job: ScreeningJob) -> Selection:
     elif limit is not None and len(numbers) > limit:
         drawn = random.Random(job.config.seed).sample(range(len(numbers)), limit)
         numbers = numbers[sorted(drawn)]
-    keep_N[:] = False
-    keep_N[numbers] = True
-    return Selection(keep_N, duplicates, traffic)
+    return Selection(np.isin(all_N, numbers), duplicates, traffic)
 
 
 def read_screened(job: ScreeningJob) -> Iterator[tuple[int, Conversation]]:
@@ -135,8 +132,7 @@ def _match_production(
     """
     config = job.config
     production = _read_production_log(config.production or "")
-    is_candidate = np.zeros(len(lengths_N), dtype=np.bool_)
-    is_candidate[numbers] = True
+    is_candidate = np.isin(np.arange(len(lengths_N)), numbers)
     texts = ((each.id, "\n".join(find_user_turns(each.messages))) for _, each in read_screened(job))
     pool = sample_texts(compress(texts, is_candidate), MAX_FITTED, config.seed)
     model = TrafficModel.fit(production, pool, config.seed)

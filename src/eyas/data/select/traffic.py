@@ -274,9 +274,8 @@ def _features(texts: Sequence[str]) -> Any:
 
 def _subsample(texts: Sequence[str]) -> list[str]:
     """Returns at most MAX_FITTED of the texts, evenly spaced."""
-    if len(texts) <= MAX_FITTED:
-        return list(texts)
-    return [texts[index * len(texts) // MAX_FITTED] for index in range(MAX_FITTED)]
+    count = min(len(texts), MAX_FITTED)
+    return [texts[index * len(texts) // count] for index in range(count)]
 
 
 def _fit_topics(production: list[str], pool: list[str], seed: int) -> tuple[np.ndarray, np.ndarray]:
