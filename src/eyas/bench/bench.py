@@ -209,7 +209,6 @@ def _prompts_digest(config: BenchConfig) -> dict[str, str]:
 
 def _public_config(config: BenchConfig) -> dict[str, Any]:
     """Returns the configuration as JSON, without directories of this machine."""
-    public: dict[str, Any] = {"prompts": redact_location(config.prompts or "held out from training")}
-    if config.draft_model is not None:
-        public["draft_model"] = redact_location(config.draft_model)
+    prompts, draft_model = config.prompts or "held out from training", config.draft_model
+    public = {"prompts": redact_location(prompts), "draft_model": draft_model and redact_location(draft_model)}
     return dataclasses.asdict(config) | public

@@ -79,9 +79,7 @@ def build_request(question: Question, model: str, seed: int, with_ids: bool) -> 
 def _to_wire(message: Message) -> dict[str, Any]:
     """Returns the message with its reasoning under both names: vLLM reads `reasoning`, SGLang `reasoning_content`."""
     value = message.to_json()
-    if "reasoning_content" in value:
-        value["reasoning"] = value["reasoning_content"]
-    return value
+    return value | ({"reasoning": value["reasoning_content"]} if "reasoning_content" in value else {})
 
 
 def message_texts(message: Message) -> list[str]:
