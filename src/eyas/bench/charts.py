@@ -147,15 +147,13 @@ def draw_lines(lines: Sequence[Line], ticks: Sequence[Mark], x_name: str, label_
         parts.append(_text("small end", left - 8, y + 4, f"{tick:g}"))
     parts += [_text("small middle", place(x, 0)[0], bottom + 18, name) for x, name in ticks]
     parts.append(_text("small middle", (left + right) / 2, bottom + 36, x_name))
-    labels = []
     for line in lines:
         points = [place(*point) for point in line.points]
         parts.append(_polyline(line.fill, points))
         for x, y in points if len(points) <= MAX_MARKED_POINTS else points[-1:]:
             parts.append(CIRCLE.format(x, y) if line.fill == "solid" else _rect("", "open", x - 4, y - 4, 8, 8))
-        labels.append((points[-1][1], line.label))
     label_y = -math.inf
-    for y, label in sorted(labels):
+    for y, label in sorted((place(*line.points[-1])[1], line.label) for line in lines):
         label_y = max(y, label_y + LINE_HEIGHT)  # lines may end at the same height
         parts.append(_text("label", right + 12, label_y + 4, _clip(label, 11)))
     return Drawing(bottom + 42, Markup().join(parts))
