@@ -127,10 +127,15 @@ Messages = Annotated[list[ChatMessage], Field(min_length=1)]
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
 
 
-class Function(StrictModel):
-    """A function that the model may call. strict: the arguments of every call fit the schema `parameters`."""
+class FunctionReference(StrictModel):
+    """The name of a function."""
 
     name: FunctionName
+
+
+class Function(FunctionReference):
+    """A function that the model may call. strict: the arguments of every call fit the schema `parameters`."""
+
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -141,12 +146,6 @@ class Tool(StrictModel):
 
     type: Literal["function"] = "function"
     function: Function
-
-
-class FunctionReference(StrictModel):
-    """The name of a function."""
-
-    name: FunctionName
 
 
 class ToolReference(StrictModel):
