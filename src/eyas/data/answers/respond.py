@@ -178,15 +178,13 @@ def clear_output(out_dir: Path) -> None:
 
 def _count_answers(path: Path) -> list[int]:
     """Returns the number of answers that each prompt needs. Raises InputError for records that are no prompts."""
-    seen: set[str] = set()
-    num_answers: list[int] = []
+    num_answers: dict[str, int] = {}
     for prompt in read_conversations(path):
-        if prompt.id in seen:
+        if prompt.id in num_answers:
             raise InputError(f"{path} has the id {prompt.id} more than once", "Run `eyas prompts` again")
-        seen.add(prompt.id)
-        num_answers.append(count_answers(prompt))
-        if any(message.role == "assistant" for message in prompt.messages) or not num_answers[-1]:
+        num_answers[prompt.id] = count_answers(prompt)
+        if any(message.role == "assistant" for message in prompt.messages) or not num_answers[prompt.id]:
             raise InputError(f"{prompt.id} in {path} has answers or no user turn", "Run `eyas prompts` again")
     if not num_answers:
         raise InputError(f"{path} holds no prompt", "Run `eyas prompts` again")
-    return num_answers
+    return list(num_answers.values())
