@@ -8,7 +8,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +89,10 @@ def render_croissant(ledger: Mapping[str, Any], path: Path, name: str, creator: 
 
 def list_licenses(ledger: Mapping[str, Any]) -> list[str]:
     """Returns the licenses of all sources: SPDX ids as URLs, OR expressions and LicenseRef-* unchanged."""
-    found: dict[str, None] = {}
-    for source in ledger["sources"]:
-        spdx = source["licence"]["spdx"]
-        for part in [spdx] if " OR " in spdx else spdx.split(" AND "):
-            is_listed = re.fullmatch(r"[A-Za-z0-9.+-]+", part) and not part.startswith("LicenseRef-")
-            found[f"https://spdx.org/licenses/{part}" if is_listed else part] = None
-    return sorted(found)
+    expressions = {source["licence"]["spdx"] for source in ledger["sources"]}
+    parts = {part for spdx in expressions for part in ([spdx] if " OR " in spdx else spdx.split(" AND "))}
+    is_listed = re.compile(r"(?!LicenseRef-)[A-Za-z0-9.+-]+").fullmatch
+    return sorted(f"https://spdx.org/licenses/{part}" if is_listed(part) else part for part in parts)
 
 
 # --- values of the templates -----------------------------------------------------------------------------------------
@@ -146,13 +143,10 @@ def _flat_rows(table: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(key, value if isinstance(value, str) else _compact_json(value)) for key, value in flat]
 
 
-def _collect_duties(decisions: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+def _collect_duties(decisions: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Returns each license duty with the names of the sources and targets that require it."""
-    duties: dict[str, dict[str, None]] = {}
-    for each in decisions:
-        for duty in each["duties"]:
-            duties.setdefault(duty, {})[each["name"]] = None
-    return {duty: list(names) for duty, names in duties.items()}
+    duties = [duty for each in decisions for duty in each["duties"]]
+    return {duty: list(dict.fromkeys(each["name"] for each in decisions if duty in each["duties"])) for duty in duties}
 
 
 def _collect_facts(decisions: Iterable[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from eyas.base.config import build, load_toml
 from eyas.base.errors import InputError
@@ -107,10 +107,8 @@ class PolicyTables:
     @staticmethod
     def load() -> "PolicyTables":
         """Reads the shipped files."""
-        mapping: dict[str, Any] = {}
-        for name in ("licenses", "generators", "datasets", "targets"):
-            mapping |= load_toml(POLICIES / f"{name}.toml")
-        return build(PolicyTables, mapping)
+        files = [load_toml(POLICIES / f"{name}.toml") for name in TABLES]
+        return build(PolicyTables, {table: entries for file in files for table, entries in file.items()})
 
     @cached_property
     def _by_name(self) -> dict[str, License]:
@@ -146,12 +144,9 @@ class PolicyTables:
 
 def normalize_name(text: str) -> str:
     """Returns the same key for all spellings of a license: "Apache License, Version 2.0", "apache-2.0", "Apache 2"."""
-    words = []
-    for word in re.findall(r"[a-z0-9.+]+", text.lower()):
-        word = re.sub(r"^v(?=\d)|(?<=\d)(?:\.0)+(?=\+?$)", "", word.strip("."))
-        if not _FILLER.fullmatch(word):
-            words.append(word)
-    return "".join(words)
+    parts = re.findall(r"[a-z0-9.+]+", text.lower())
+    words = (re.sub(r"^v(?=\d)|(?<=\d)(?:\.0)+(?=\+?$)", "", part.strip(".")) for part in parts)
+    return "".join(word for word in words if not _FILLER.fullmatch(word))
 
 
 def _matches(name: str | None, patterns: Iterable[str]) -> bool:
