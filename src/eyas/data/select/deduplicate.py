@@ -96,8 +96,7 @@ class NearDuplicates(AbstractContextManager["NearDuplicates"]):
         # original[r] is the first record with the signature of r.
         original: dict[int, int] = {}
         for entries in self._read_partitions(_WHOLE_SIGNATURE):
-            for later, first in self._keep_similar(_candidate_pairs(entries, max_heads=1), NUM_ROWS):
-                original[int(later)] = int(first)
+            original.update(self._keep_similar(_candidate_pairs(entries, max_heads=1), NUM_ROWS).tolist())
         is_kept = np.ones(self.num_records, dtype=bool)
         is_kept[list(original)] = False
         duplicate_of: dict[int, int] = {}
@@ -106,8 +105,7 @@ class NearDuplicates(AbstractContextManager["NearDuplicates"]):
             if is_kept[earlier] and later not in duplicate_of:
                 is_kept[later] = False
                 duplicate_of[later] = earlier
-        for later, first in original.items():
-            duplicate_of[later] = duplicate_of.get(first, first)
+        duplicate_of |= {later: duplicate_of.get(first, first) for later, first in original.items()}
         return np.array(sorted(duplicate_of.items()), dtype=np.int64).reshape(-1, 2)
 
     def _find_near_pairs(self, is_kept: np.ndarray) -> Iterator[tuple[int, int]]:
