@@ -136,10 +136,8 @@ def _build_parser() -> tuple[_Parser, Mapping[str, _Parser]]:
         epilog = f"Example: {example}" if example else None
         verb = verbs.add_parser(name, help=summary, description=summary, epilog=epilog, allow_abbrev=False)
         verb.set_defaults(function=spec["function"], **OPTIONAL, **spec.get("defaults", {}))
-        arguments: dict[str, dict[str, Any]] = {}
-        for group in spec.get("uses", ()):
-            arguments |= table["shared"][group]
-        _add_arguments(verb, arguments | spec.get("arguments", {}))
+        groups = [*(table["shared"][group] for group in spec.get("uses", ())), spec.get("arguments", {})]
+        _add_arguments(verb, {argument: options for group in groups for argument, options in group.items()})
     return parser, verbs.choices
 
 
