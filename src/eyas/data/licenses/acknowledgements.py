@@ -8,7 +8,7 @@ acknowledge the new claim.
 
 import datetime
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -91,7 +91,7 @@ def find_acknowledgement(pending: PendingClaim, acknowledgements: Sequence[Ackno
 
 
 def append_acknowledgements(
-    path: Path, who: str, claims: Iterable[PendingClaim], now: datetime.datetime
+    path: Path, who: str, claims: Sequence[PendingClaim], now: datetime.datetime
 ) -> list[Acknowledgement]:
     """Appends one line for each claim. Writes all lines or none.
 
@@ -112,13 +112,10 @@ def append_acknowledgements(
     assert now.tzinfo is not None, "a time without a zone"
     when = now.astimezone(datetime.UTC).isoformat(timespec="seconds")
     read_acknowledgements(path)
-    lines, made = [], []
-    for claim in claims:
-        record = {"who": name, "when": when, "claim": claim.digest, **asdict(claim)}
-        lines.append(json.dumps(record, ensure_ascii=False).encode() + b"\n")
-        made.append(Acknowledgement(name, when, claim.digest, claim.license_text))
-    if lines:
+    records = [{"who": name, "when": when, "claim": claim.digest, **asdict(claim)} for claim in claims]
+    if records:
         before = path.read_bytes() if path.is_file() else b""
         separator = b"" if not before or before.endswith(b"\n") else b"\n"
+        lines = (json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
         write_atomic(path, before + separator + b"".join(lines))
-    return made
+    return [Acknowledgement(name, when, claim.digest, claim.license_text) for claim in claims]
