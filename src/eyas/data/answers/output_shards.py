@@ -8,7 +8,6 @@ A part is written whole, in the order of its prompts, when its last conversation
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -140,7 +139,8 @@ class ShardWriter(AbstractContextManager["ShardWriter"]):
             bar: The progress bar. It also counts answers that an earlier run stored and answers that are not needed.
         """
         self._config = config
-        self._shards_to_open = self._read_shards(prompts, paths, config.part_size)
+        stream, size = read_conversations(prompts), config.part_size
+        self._shards_to_open = ((path, [self._with_mode(one) for one in islice(stream, size)]) for path in paths)
         self._responder = responder
         self._scan = scan
         in_flight = config.batch_size if config.url is None else config.concurrency
@@ -186,11 +186,6 @@ class ShardWriter(AbstractContextManager["ShardWriter"]):
         assert not self._in_flight, f"no answer came to {next(iter(self._in_flight))}"
         assert not self._open, "a shard is not written"
         assert next(self._shards_to_open, None) is None, "a shard was never opened"
-
-    def _read_shards(self, prompts: Path, paths: list[Path], size: int) -> Iterator[tuple[Path, list[Conversation]]]:
-        stream = read_conversations(prompts)
-        for path in paths:
-            yield path, [self._with_mode(prompt) for prompt in islice(stream, size)]
 
     def _with_mode(self, prompt: Conversation) -> Conversation:
         name = self._config.mode_for(prompt.id)
