@@ -11,7 +11,6 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from types import MappingProxyType
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -106,8 +105,8 @@ class AuthMiddleware:
         app: ASGIApp,
         keys: Sequence[str],
         log: Callable[[AccessLogRecord], None],
-        public_paths: Sequence[str] = (),
-        path_keys: Mapping[str, str] = MappingProxyType({}),
+        public_paths: Sequence[str],
+        path_keys: Mapping[str, str],
     ) -> None:
         self.app = app
         self.public_paths = (*PUBLIC_PATHS, *public_paths)
