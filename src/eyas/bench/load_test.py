@@ -169,8 +169,6 @@ def split_windows(block: BlockResult, arrivals_s: Sequence[float], block_s: floa
             window = int((time_s - start_s) / seconds)
             if window < RAMP_WINDOWS:
                 tokens[window] += (sample.output_tokens or 0) / len(times_s)
-    by_window = [
-        tuple(sample for sample, index in zip(block.samples, due, strict=True) if index == window)
-        for window in range(RAMP_WINDOWS)
-    ]
-    return [BlockResult(samples, seconds, tokens_in_window=n) for samples, n in zip(by_window, tokens, strict=True)]
+    pairs = list(zip(block.samples, due, strict=True))
+    windows = [tuple(sample for sample, index in pairs if index == window) for window in range(RAMP_WINDOWS)]
+    return [BlockResult(samples, seconds, tokens_in_window=n) for samples, n in zip(windows, tokens, strict=True)]

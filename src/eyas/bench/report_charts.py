@@ -71,10 +71,9 @@ def acceptance_by_task(tasks: Mapping[str, Entry]) -> Chart | None:
 def acceptance_by_slice(slices: Mapping[str, Mapping[str, Entry]]) -> Chart | None:
     """Draws `slices` of results.json: the acceptance length and the speed by turn, context and phase."""
     entries = {f"{axis} {name}".replace("_", " "): one for axis, some in slices.items() for name, one in some.items()}
-    keys = {"tokens/s": "output_tps", "bytes of keys and values": "kv_bytes"}
     times = [
         Column(f"{title}, {name}", [(key, arm)], "{:,.0f}")
-        for title, key in keys.items()
+        for title, key in (("tokens/s", "output_tps"), ("bytes of keys and values", "kv_bytes"))
         for arm, name in report_tables.task_arms(entries, key).items()
     ]
     counts = [Column(key, [(key,)], "{:,}") for key in ("conversations", "tokens")]
@@ -101,8 +100,7 @@ def accepted_per_step(points: Points) -> Chart | None:
     shares: dict[str, list[float]] = {}
     for name, path in arm_paths(points).items():
         histograms = [lookup(point, *path, "acceptance_histogram") or [] for point in points]
-        columns = zip_longest(*histograms, fillvalue=0)
-        counts = [sum(read_number(count) or 0 for count in column) for column in columns]
+        counts = [sum(read_number(count) or 0 for count in column) for column in zip_longest(*histograms, fillvalue=0)]
         if total := sum(counts):
             shares[name] = [count / total for count in counts]
     longest = max(map(len, shares.values()), default=0)
@@ -205,12 +203,8 @@ def _bar_chart(
 
 
 def _bars(columns: Sequence[Column], row: Row) -> list[Bar]:
-    bars = []
-    for column in columns:
-        value = column.value(row)
-        if column.fill is not None and value is not None:
-            bars.append(Bar(column.fill, value, column.text(value), column.span(row)))
-    return bars
+    some = ((column, column.fill, column.value(row)) for column in columns)
+    return [Bar(fill, value, one.text(value), one.span(row)) for one, fill, value in some if fill and value is not None]
 
 
 def _panel_chart(
