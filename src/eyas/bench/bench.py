@@ -130,8 +130,7 @@ def measure_pair(
         InputError: The prompts are missing or do not fit.
         StageError: Nothing could be measured, or the files cannot be written.
     """
-    workload = load_workload(config, None, target)
-    results = _measure(config, head_dir, (target, draft), workload, None, sys.argv, progress)
+    results = _measure(config, head_dir, (target, draft), load_workload(config, None, target), None, sys.argv, progress)
     write_results(results, None, out_dir)
     return results
 

@@ -60,8 +60,7 @@ def measure_load(
         return build_engines(max(config.concurrency, default=DEFAULT_SLOTS))
 
     def run(blocks: Sequence[LoadBlock[Prompt]]) -> dict[str, list[BlockResult]]:
-        is_closed = blocks[0].arrivals_s is None
-        engines = build_engines(blocks[0].streams) if is_closed else open_loop_engines()
+        engines = build_engines(blocks[0].streams) if blocks[0].arrivals_s is None else open_loop_engines()
         return _run_blocks(engines, blocks, config.max_tokens, bar)
 
     total = plan.num_requests * (2 + len(fixed) + len(headless))

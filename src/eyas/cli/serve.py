@@ -171,8 +171,7 @@ def _start_sampler(options: "SampleOptions", engine: AsyncEngine, parsed: argpar
 
     shapes = [arm.shape for arm in engine.engine.policies[0].arms if arm.shape is not None]
     names = [parsed.head or EMBEDDED] + ([] if parsed.canary_head is None else [parsed.canary_head])
-    heads = [digest_head(resolve_head(name)) for name in names]
-    sampler = PromptSampler(options, PrivacyGate(), heads, shapes, _log)
+    sampler = PromptSampler(options, PrivacyGate(), [digest_head(resolve_head(name)) for name in names], shapes, _log)
     _log(
         f"eyas: prompts with acceptance below {options.below:.0%} of the average are stored in "
         f"{options.directory / PROMPTS_FILE} (at most {options.limit}), with personal data replaced; "

@@ -169,8 +169,7 @@ def run(
     if provenance.is_finished(out_dir, opened.origin):
         return provenance.read_provenance(out_dir)
     job = _prepare_job(config, opened, out_dir)
-    num_records = sum(shard.num_records for shard in job.shards)
-    with Progress(STAGE, num_records, "records", enabled=progress) as bar:
+    with Progress(STAGE, sum(shard.num_records for shard in job.shards), "records", enabled=progress) as bar:
         for count in screen_shards(job):
             bar.advance(count)
         if config.world > 1:

@@ -117,8 +117,7 @@ class AnswerParser:
 
     def finish_reason(self, reason: str | None) -> str | None:
         """Returns the finish reason of the answer. As with OpenAI, an answer to a named tool ends with "stop"."""
-        has_calls = self._num_calls > 0 and self._use.choice != "named"
-        return "tool_calls" if reason == "stop" and has_calls else reason
+        return "tool_calls" if reason == "stop" and self.has_calls and self._use.choice != "named" else reason
 
     @property
     def has_calls(self) -> bool:

@@ -52,8 +52,7 @@ class LoadGenerator:
         return BlockResult(samples, seconds, num_unreached=sum(not one.connected for one in responses))
 
     async def _send_all(self, bodies: Sequence[bytes], block: LoadBlock[Any]) -> list[RawResponse]:
-        is_closed = block.arrivals_s is None
-        free = asyncio.Semaphore(block.streams if is_closed else len(bodies))
+        free = asyncio.Semaphore(block.streams if block.arrivals_s is None else len(bodies))
         idle: list[HttpConnection] = []
         start_s = time.perf_counter()
 

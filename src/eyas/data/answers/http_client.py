@@ -163,8 +163,7 @@ class CompletionClient:
         body = protocol.build_request(question, self.config.model or "", self.config.seed, with_ids)
         try:
             async with asyncio.timeout(self.config.timeout_s):
-                headers = await asyncio.to_thread(self._read_headers)
-                response = await client.post(self._url, json=body, headers=headers)
+                response = await client.post(self._url, json=body, headers=await asyncio.to_thread(self._read_headers))
         except (TimeoutError, httpx.TimeoutException):
             raise protocol.FailedAttemptError(f"no answer within {self.config.timeout_s:g} s") from None
         except httpx.HTTPError as error:  # the error's text may contain the request

@@ -138,10 +138,9 @@ class LicenseGate:
         self, claims: Iterable[metadata.Claim], acknowledgements: Sequence[Acknowledgement] = ()
     ) -> list[PendingClaim]:
         """Returns the claims that still need an acknowledgement. Raises InputError for a denied claim."""
-        assessments = [self._assess(claim) for claim in claims]
         return [
             replace(each.pending, reasons=each.reasons)
-            for each in assessments
+            for each in map(self._assess, claims)
             if each.verdict == "acknowledge" and find_acknowledgement(each.pending, acknowledgements) is None
         ]
 
@@ -177,8 +176,7 @@ class LicenseGate:
             findings += self._assess_known_dataset(name, known, expression)
             findings += self._assess_authors(claim, known, ids)
             findings += self._assess_source_datasets(claim.card)
-            gates = ("gated", "extra_gated_prompt", "extra_gated_fields")
-            if any(claim.card.get(key) for key in gates):
+            if any(claim.card.get(key) for key in ("gated", "extra_gated_prompt", "extra_gated_fields")):
                 findings.append(Finding("acknowledge", "the dataset is gated: its download means accepting terms"))
         digest = metadata.digest_license_text(texts)
         pending = PendingClaim("prompts", claim.name, claim.dataset, str(expression), ids, digest, claim.revision)
