@@ -132,7 +132,11 @@ class BlockResult:
         return self.output_tokens / self.seconds
 
 
-def summarize_arm(blocks: Sequence[BlockResult], slo: Slo, seed: int) -> dict[str, Any]:
+Blocks = Sequence[BlockResult]
+"""The results of the blocks of one load in one arm, in their order."""
+
+
+def summarize_arm(blocks: Blocks, slo: Slo, seed: int) -> dict[str, Any]:
     """Returns the metrics of one arm at one load, over all its blocks. `output_tps` is the median over blocks.
 
     A time that no answer has, for example TTFT without streaming, has no key.
@@ -169,7 +173,7 @@ def count_requests(blocks: Iterable[BlockResult]) -> dict[str, Any]:
     return counts | ({"errors": dict(errors.most_common(5))} if errors else {})
 
 
-def compare_arms(before: Sequence[BlockResult], after: Sequence[BlockResult], seed: int) -> dict[str, Any]:
+def compare_arms(before: Blocks, after: Blocks, seed: int) -> dict[str, Any]:
     """Returns the speed-ups of the arm `after` over the arm `before`. Requirement: their blocks had the same requests.
 
     `speedup_tpot` is the ratio of the median TPOTs. `speedup_tps` is the median over blocks of the
@@ -208,13 +212,13 @@ def arm_medians(values: Mapping[str, Sequence[float | None]]) -> dict[str, float
     return {name: median(some) for name, some in known.items() if some}
 
 
-def count_identical(before: Sequence[BlockResult], after: Sequence[BlockResult]) -> tuple[int, int]:
+def count_identical(before: Blocks, after: Blocks) -> tuple[int, int]:
     """Returns the number of requests that both arms answered, and how many of them have the same text in both."""
     pairs = _pair_samples(before, after)
     return len(pairs), sum(a.text == b.text for a, b in pairs)
 
 
-def summarize_acceptance(blocks: Sequence[BlockResult], seed: int) -> dict[str, Any]:
+def summarize_acceptance(blocks: Blocks, seed: int) -> dict[str, Any]:
     """Returns the keys `acceptance_*` of results.json, from the answers, else from the server's counters, else {}.
 
     The interval of a single answer has no width.
@@ -235,9 +239,7 @@ def summarize_acceptance(blocks: Sequence[BlockResult], seed: int) -> dict[str, 
     return keys | ({"acceptance_histogram": histogram} if histogram else {})
 
 
-def _pair_samples(
-    before: Sequence[BlockResult], after: Sequence[BlockResult]
-) -> list[tuple[RequestSample, RequestSample]]:
+def _pair_samples(before: Blocks, after: Blocks) -> list[tuple[RequestSample, RequestSample]]:
     """Returns the samples of requests that both arms answered."""
     pairs = [pair for a, b in zip(before, after, strict=True) for pair in zip(a.samples, b.samples, strict=True)]
     return [(a, b) for a, b in pairs if a.error is None and b.error is None]
@@ -253,9 +255,7 @@ def _times_ms(samples: Sequence[RequestSample]) -> dict[str, list[float]]:
     return {name: [1000 * value for value in values if value is not None] for name, values in seconds.items()}
 
 
-def _vllm_metrics(
-    blocks: Sequence[BlockResult], times: Mapping[str, Sequence[float]], metrics: Mapping[str, Any]
-) -> dict[str, Any]:
+def _vllm_metrics(blocks: Blocks, times: Mapping[str, Sequence[float]], metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the same metrics under the keys of `vllm bench serve`."""
     samples = [sample for block in blocks for sample in block.succeeded]
     seconds = sum(block.seconds for block in blocks)

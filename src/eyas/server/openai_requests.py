@@ -67,6 +67,9 @@ ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Fie
 Schema = dict[str, Any] | str
 StopString = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0), wire.WHOLE]
+TokenKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+Biases = Annotated[dict[TokenKey, Bias], Field(json_schema_extra={"additionalProperties": False})]
 NumTokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, description="A number of output tokens."), wire.WHOLE]
 NumLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), wire.WHOLE]
 
@@ -116,13 +119,7 @@ class GenerationRequest(IgnoredParameters):
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: (
-        Annotated[
-            dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]],
-            Field(json_schema_extra={"additionalProperties": False}),
-        ]
-        | None
-    ) = Field(None, description="Token id (as a string) -> value that is added to its logit.")
+    logit_bias: Biases | None = Field(None, description="Token id (as a string) -> value that is added to its logit.")
     seed: Annotated[int, wire.WHOLE] | None = Field(
         None, description="Any integer, modulo 2**62. Choice i uses seed + i."
     )

@@ -115,12 +115,14 @@ class SchemaFormat(chat.StrictModel):
     strict: bool | None = None
 
 
+ToolChoice = Literal["auto", "none", "required"] | Annotated[NamedTool | NamedTools, Field(discriminator="type")]
+Format = Annotated[requests.TextFormat | requests.JsonObjectFormat | SchemaFormat, Field(discriminator="type")]
+
+
 class TextConfig(chat.StrictModel):
     """The form of the text. verbosity: ignored."""
 
-    format: (
-        Annotated[requests.TextFormat | requests.JsonObjectFormat | SchemaFormat, Field(discriminator="type")] | None
-    ) = None
+    format: Format | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -154,9 +156,7 @@ class ResponsesRequest(requests.IgnoredParameters):
     top_logprobs: Annotated[int, Field(ge=0, le=requests.MAX_LOGPROBS), chat.WHOLE] | None = None
     include: list[Include] | None = Field(None, description=f"{LOGPROBS}: log-probabilities of the text.")
     tools: list[FunctionTool] | None = Field(None, description="Functions that the model may call.")
-    tool_choice: (
-        Literal["auto", "none", "required"] | Annotated[NamedTool | NamedTools, Field(discriminator="type")] | None
-    ) = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = Field(None, description="Default true. false: at most one call.")
     text: TextConfig | None = None
     reasoning: Reasoning | None = None

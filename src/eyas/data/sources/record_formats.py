@@ -45,6 +45,7 @@ SHAPE_REASONS = (UNKNOWN_SHAPE, NOT_TEXT, NO_USER_TURN, MISSING_COLUMN)
 
 TOOL = "tool"
 TOOL_ROLES = (TOOL, "function", "function_call", "function_response", "observation", "ipython")
+AnyRole = Role | Literal["tool"]
 REQUEST_KEYS = ("body", "request", "payload", "row")
 _LIST_SHAPES = ("messages", "conversation", "conversations", "dialogue", "dialog", "chat", "items", "data", "chosen")
 _TEXT_SHAPES = ("query", "problem", "inputs", "input")
@@ -243,7 +244,7 @@ def _from_messages(shape: str, items: Sequence[dict[str, Any]]) -> ParsedRecord 
     return ParsedRecord(shape, tuple(messages), sum(m.role == "assistant" for m in messages), num_pictures)
 
 
-def _read_other_message(role: Role | Literal["tool"], text: str, item: dict[str, Any]) -> Message:
+def _read_other_message(role: AnyRole, text: str, item: dict[str, Any]) -> Message:
     """Returns an answer or the result of a tool. Raises ValueError for calls and results not in OpenAI's form."""
     if role == "assistant":
         if item.get("function_call"):
@@ -256,9 +257,7 @@ def _read_other_message(role: Role | Literal["tool"], text: str, item: dict[str,
     return TemplateMessage(cast(Role, role), text, extra_fields={"tool_call_id": str(item.get("tool_call_id", ""))})
 
 
-def _read_messages(
-    items: Sequence[dict[str, Any]],
-) -> Iterator[tuple[Role | Literal["tool"] | None, Any, dict[str, Any]]]:
+def _read_messages(items: Sequence[dict[str, Any]]) -> Iterator[tuple[AnyRole | None, Any, dict[str, Any]]]:
     """Yields role, content and the item of each message. A pair of a prompt and its answer is two messages."""
     for item in items:
         if name := _find_key(item, _ROLE_KEYS):
