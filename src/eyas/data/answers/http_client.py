@@ -49,11 +49,9 @@ class Failed:
     """The outcome of a question that got no reply, after which the run must end.
 
     Attributes:
-        question: The question.
         error: The error to raise; None if the question was not sent because the run was ending already.
     """
 
-    question: Question
     error: EyasError | None
 
 
@@ -135,7 +133,7 @@ class CompletionClient:
         for attempt in range(self.config.retries + 1):
             await self._wait_for_rate_limit()
             if self._stopping.is_set():
-                return Failed(question, error=None)
+                return Failed(error=None)
             try:
                 return await self._attempt(client, question)
             except protocol.FailedAttemptError as error:
@@ -145,12 +143,12 @@ class CompletionClient:
                     await self._sleep(max(error.wait_s, openai_http.backoff_s(self.config.seed, question.id, attempt)))
             except EyasError as error:
                 self._stopping.set()
-                return Failed(question, error)
+                return Failed(error)
         self._stopping.set()
         attempts = f"{self.config.retries + 1} attempts"
         problem = f"{self._url} gave no answer to {question.id} in {attempts}; the last: {reason}"
         fix = "Check the server and run the same command again: finished answers are kept"
-        return Failed(question, StageError(problem, fix))
+        return Failed(StageError(problem, fix))
 
     async def _attempt(self, client: httpx.AsyncClient, question: Question) -> Outcome:
         """Sends one request.
