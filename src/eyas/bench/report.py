@@ -20,7 +20,6 @@ from eyas.base.errors import InputError
 from eyas.base.storage import write_atomic, write_json_atomic
 from eyas.base.templates import template_environment
 from eyas.bench import report_charts
-from eyas.bench.report_charts import LOAD_AXES, Chart
 from eyas.bench.report_tables import MISSING, REFERENCES, Entry, arm_paths, describe_load, load_tables, task_table
 from eyas.bench.results import RESULTS_FILE, SCHEMA, lookup, read_number
 
@@ -44,7 +43,7 @@ def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) ->
     evaluated = acceptance.get("tasks") or {}
     tasks = {name: _with_references(task, evaluated.get(name)) for name, task in (results.get("tasks") or {}).items()}
     summary = _summarize(tasks)
-    points = {axis: results.get(axis.results_key) or [] for axis in LOAD_AXES}
+    points = {axis: results.get(axis.results_key) or [] for axis in report_charts.LOAD_AXES}
     all_points = [point for some in points.values() for point in some]
     arms = [arm for point in all_points for path in arm_paths([point]).values() if (arm := lookup(point, *path))]
     charts = (
@@ -81,7 +80,7 @@ def render_report(results: dict[str, Any], acceptance: dict[str, Any] | None) ->
     )
 
 
-def render_chart(chart: Chart) -> str:
+def render_chart(chart: report_charts.Chart) -> str:
     """Returns one chart as an HTML figure, for pages other than the report; report.css styles it."""
     macros: Any = _environment().get_template("report_macros.jinja").module
     return str(macros.figure(chart))
@@ -121,7 +120,7 @@ def _speed(results: Entry) -> str:
     It is the ratio of TPOTs, or of throughputs if there is no TPOT (answers were not streamed).
     """
     entries = list((results.get("tasks") or {}).values())
-    for axis in LOAD_AXES:
+    for axis in report_charts.LOAD_AXES:
         points = sorted(results.get(axis.results_key) or [], key=lambda point: point[axis.point_key])
         entries += points
         for key, name in (("speedup_tpot", "speed"), ("speedup_tps", "throughput")):
@@ -181,7 +180,7 @@ def _summarize(tasks: Mapping[str, Entry]) -> dict[str, Any]:
 
 
 def _worst_ratios(points: Mapping[report_charts.LoadAxis, report_charts.Points]) -> list[tuple[str, float, str]]:
-    """Returns (metric, speed-up, load) of the load with the lowest speed-up, for each axis in LOAD_AXES.
+    """Returns (metric, speed-up, load) of the load with the lowest speed-up, for each axis in report_charts.LOAD_AXES.
 
     For numbers of streams, the metric is the throughput. For request rates it is the TPOT, because the rate determines
     the throughput.

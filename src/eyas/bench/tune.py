@@ -34,8 +34,7 @@ from eyas.evaluation.tree_sweep import TreeAcceptance, acceptance_lengths, count
 from eyas.features.layout import Row
 from eyas.features.reader import Features
 from eyas.formats.fit import check_fit, require_layers
-from eyas.formats.head_dir import CONFIG_FILE as HEAD_FILE
-from eyas.formats.head_dir import StoredHead, digest_head, read_head, resolve_head
+from eyas.formats.head_dir import CONFIG_FILE, StoredHead, digest_head, read_head, resolve_head
 from eyas.model.target import Target
 
 STAGE = "tune"
@@ -44,7 +43,7 @@ FILE = "tune.json"
 
 def build_origin(config: TuneConfig, head_dir: Path, features: Features, target: Target) -> StageInputs:
     """Returns the settings and input digests that decide what is measured. Raises InputError without a head."""
-    if not (head_dir / HEAD_FILE).is_file():
+    if not (head_dir / CONFIG_FILE).is_file():
         problem = f"There is no head in {head_dir}"
         raise InputError(problem, "Run `eyas train` with this recipe and this --out, or set target.head=DIRECTORY")
     settings = dataclasses.asdict(config) | {"heads": len(config.heads), "target_dtype": str(target.model.dtype)}

@@ -17,7 +17,6 @@ from eyas.engine.canary import CANARY
 from eyas.engine.request import Request, RequestOutput, TokenLogprob
 from eyas.server import openai_responses as responses
 from eyas.server.generation import OutputDelta
-from eyas.server.openai_responses import ResponseMetrics, SpeculativeStats, Usage
 from eyas.server.tool_use import AnswerParser, ToolUse
 
 Json = dict[str, Any]
@@ -95,7 +94,7 @@ class ResponseBuilder(ABC):
         self.header: Json = {"id": f"{self.id_prefix}-{self.call_id}", "created": int(time.time()), "model": model.name}
 
     @abstractmethod
-    def build_response(self, outputs: Sequence[RequestOutput], usage: Usage) -> responses.ResponseModel:
+    def build_response(self, outputs: Sequence[RequestOutput], usage: responses.Usage) -> responses.ResponseModel:
         """Builds the response of a call without stream."""
 
     @abstractmethod
@@ -103,14 +102,14 @@ class ResponseBuilder(ABC):
         """Builds the chunks of a delta. extra: additional top-level keys of the chunks, for example usage."""
 
     @abstractmethod
-    def build_usage_chunk(self, usage: Usage, outputs: Sequence[RequestOutput]) -> responses.ResponseModel:
+    def build_usage_chunk(self, usage: responses.Usage, outputs: Sequence[RequestOutput]) -> responses.ResponseModel:
         """Builds the last chunk, which has the token counts and an empty list of choices."""
 
     @abstractmethod
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> responses.ResponseModel:
         """Builds the log-probabilities of a choice."""
 
-    def _metrics(self, outputs: Sequence[RequestOutput]) -> ResponseMetrics | None:
+    def _metrics(self, outputs: Sequence[RequestOutput]) -> responses.ResponseMetrics | None:
         return build_metrics(outputs, self.model.max_draft_tokens)
 
     def _prompt_ids(self, request: Request) -> Json:
@@ -147,7 +146,7 @@ class ChatResponseBuilder(ResponseBuilder):
         self._answers: dict[int, AnswerParser] = {}
         self._started: set[int] = set()  # the outputs whose first chunk has been built
 
-    def build_response(self, outputs: Sequence[RequestOutput], usage: Usage) -> responses.ChatResponse:
+    def build_response(self, outputs: Sequence[RequestOutput], usage: responses.Usage) -> responses.ChatResponse:
         """Builds a chat.completion."""
         choices = []
         for index, output in enumerate(outputs):
@@ -163,7 +162,7 @@ class ChatResponseBuilder(ResponseBuilder):
         details = {"usage": self.add_details(usage, outputs), "metrics": self._metrics(outputs)}
         return responses.ChatResponse(**keys, choices=choices, **details)
 
-    def add_details(self, usage: Usage, outputs: Sequence[RequestOutput]) -> Usage:
+    def add_details(self, usage: responses.Usage, outputs: Sequence[RequestOutput]) -> responses.Usage:
         """Returns the counts with the number of tokens that are thoughts, if answers may have thoughts."""
         if self._tool_use is None or not self._tool_use.format.reasons:
             return usage
@@ -205,7 +204,7 @@ class ChatResponseBuilder(ResponseBuilder):
             keys.pop("prompt_token_ids", None)
         return chunks
 
-    def build_usage_chunk(self, usage: Usage, outputs: Sequence[RequestOutput]) -> responses.ChatChunk:
+    def build_usage_chunk(self, usage: responses.Usage, outputs: Sequence[RequestOutput]) -> responses.ChatChunk:
         """Builds a chat.completion.chunk without a choice."""
         keys = {**self.header, "object": "chat.completion.chunk"}
         details = {"usage": self.add_details(usage, outputs), "metrics": self._metrics(outputs)}
@@ -236,7 +235,7 @@ class CompletionResponseBuilder(ResponseBuilder):
         self._echoed = echoed
         self._num_chars: dict[int, int] = {}  # index of an output -> characters of its tokens so far
 
-    def build_response(self, outputs: Sequence[RequestOutput], usage: Usage) -> responses.CompletionResponse:
+    def build_response(self, outputs: Sequence[RequestOutput], usage: responses.Usage) -> responses.CompletionResponse:
         """Builds a text_completion."""
         choices = []
         for index, output in enumerate(outputs):
@@ -253,7 +252,7 @@ class CompletionResponseBuilder(ResponseBuilder):
         choice = responses.CompletionChunkChoice(**fields, text=text)
         return [responses.CompletionChunk(**self.header, **extra, choices=[choice])]
 
-    def build_usage_chunk(self, usage: Usage, outputs: Sequence[RequestOutput]) -> responses.CompletionChunk:
+    def build_usage_chunk(self, usage: responses.Usage, outputs: Sequence[RequestOutput]) -> responses.CompletionChunk:
         """Builds a chunk without a choice."""
         return responses.CompletionChunk(**self.header, choices=[], usage=usage, metrics=self._metrics(outputs))
 
@@ -274,18 +273,18 @@ class CompletionResponseBuilder(ResponseBuilder):
         return responses.CompletionLogprobs(tokens=tokens, token_logprobs=values, top_logprobs=tops, text_offset=starts)
 
 
-def build_metrics(outputs: Sequence[RequestOutput], max_draft_tokens: int) -> ResponseMetrics | None:
+def build_metrics(outputs: Sequence[RequestOutput], max_draft_tokens: int) -> responses.ResponseMetrics | None:
     """Builds the key `metrics`; None without a head, with speculation "off", and for more than one output."""
     if max_draft_tokens == 0 or len(outputs) != 1 or outputs[0].request.speculation == "off":
         return None
-    return ResponseMetrics(speculative_decoding=build_speculative_stats(outputs[0], max_draft_tokens))
+    return responses.ResponseMetrics(speculative_decoding=build_speculative_stats(outputs[0], max_draft_tokens))
 
 
-def build_speculative_stats(output: RequestOutput, max_draft_tokens: int) -> SpeculativeStats:
+def build_speculative_stats(output: RequestOutput, max_draft_tokens: int) -> responses.SpeculativeStats:
     """Builds the statistics of the rounds that drafted. Other rounds are not counted, as in vLLM."""
     steps = [(kept - 1, nodes) for kept, nodes in zip(output.accepted, output.proposed, strict=True) if nodes]
     accepted, drafted = [step[0] for step in steps], [step[1] for step in steps]
-    stats = SpeculativeStats(
+    stats = responses.SpeculativeStats(
         mean_acceptance_length=1 + sum(accepted) / max(len(steps), 1),
         draft_acceptance_rate=sum(accepted) / max(sum(drafted), 1),
         acceptance_histogram=np.bincount(accepted, minlength=max_draft_tokens + 1).tolist(),

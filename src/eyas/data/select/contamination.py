@@ -20,7 +20,6 @@ from eyas.base.storage import StoragePath
 from eyas.data.sources.record_formats import ParsedRecord, parse_record
 from eyas.data.sources.source import SourceConfig, read_records
 from eyas.evalsets import ngram_hashes
-from eyas.evalsets.ngram_hashes import NgramHashes
 
 CONTAMINATED = "contaminated"
 NGRAM_SIZE = 13  # words; the shipped files hold n-grams of 8 words, too
@@ -40,7 +39,7 @@ class ContaminationFilter:
         sets: The hashes of each guarded set.
     """
 
-    sets: tuple[NgramHashes, ...]
+    sets: tuple[ngram_hashes.NgramHashes, ...]
 
     @classmethod
     def load(cls, names: Sequence[EvalSet] = ALL_EVALSETS, files: Sequence[str] = ()) -> "ContaminationFilter":
@@ -75,11 +74,11 @@ def _overlaps(guarded: np.ndarray, hashes: np.ndarray) -> bool:
     return bool((guarded.take(np.searchsorted(guarded, hashes), mode="clip") == hashes).any())
 
 
-def _hash_file(path: str) -> NgramHashes:
+def _hash_file(path: str) -> ngram_hashes.NgramHashes:
     ngrams = _hash_ngrams(ngram_hashes.hash_words(_read_user_turns(path)))
     if not len(ngrams):
         raise InputError(f"{path} has no evaluation prompt", "Correct prompts.decontaminate")
-    return NgramHashes({"set": StoragePath(path).name, "unit": "ngram"}, {NGRAM_SIZE: np.unique(ngrams)})
+    return ngram_hashes.NgramHashes({"set": StoragePath(path).name, "unit": "ngram"}, {NGRAM_SIZE: np.unique(ngrams)})
 
 
 def _hash_ngrams(texts: Sequence[np.ndarray]) -> np.ndarray:
