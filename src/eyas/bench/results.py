@@ -68,9 +68,7 @@ def describe_runtime(target: Target) -> dict[str, Any]:
 
 def public_target_name(target: Target) -> str:
     """Returns "embedded", the hub id, or the last part of the target's directory."""
-    if target.directory == resolve_target(EMBEDDED):
-        return EMBEDDED
-    return public_name(target.info.name)
+    return EMBEDDED if target.directory == resolve_target(EMBEDDED) else public_name(target.info.name)
 
 
 def redact_location(location: str) -> str:

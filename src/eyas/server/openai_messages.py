@@ -38,9 +38,7 @@ Content = Annotated[
 
 def content_text(content: Content | None) -> str | None:
     """Returns the content as one text, with line breaks between its parts."""
-    if content is None or isinstance(content, str):
-        return content
-    return "\n".join(part.text for part in content)
+    return "\n".join(part.text for part in content) if isinstance(content, list) else content
 
 
 class FunctionCall(StrictModel):

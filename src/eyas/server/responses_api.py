@@ -199,11 +199,10 @@ class ResponsesBuilder:
         if not self._is_open or self._items[-1]["type"] != kind:
             role = {"role": "assistant"} if kind == "message" else {"summary": []}
             yield from self._open({"type": kind, **role, "content": []})
-            item = self._items[-1]
             empty: Json = {"type": "reasoning_text", "text": ""}
             if kind == "message":
                 empty = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            item["content"].append(empty)
+            self._items[-1]["content"].append(empty)
             yield self._item_event("response.content_part.added", content_index=0, part=empty)
         (part,) = self._items[-1]["content"]
         part["text"] += text
