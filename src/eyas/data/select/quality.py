@@ -16,9 +16,11 @@ because repeats in its patterns are bounded. `is_looping_answer` is a similar ru
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 from eyas.base.config import load_toml
@@ -72,10 +74,8 @@ def find_quality_issue(config: QualityConfig, texts: Sequence[str], language: st
         return "no_task"
     if any(map(is_looping_text, texts)):
         return "looping_text"
-    reason = _find_phrase(texts)
-    if reason is None and config.languages and language not in config.languages:
-        reason = "wrong_language"
-    return reason
+    is_wanted = not config.languages or language in config.languages
+    return _find_phrase(texts) or (None if is_wanted else "wrong_language")
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -119,13 +119,9 @@ def _load_phrases() -> tuple[frozenset[str], tuple[tuple[str, str, re.Pattern[st
 def has_task(text: str) -> bool:
     """Returns True if a user turn has 3 letters or digits outside of greetings and web addresses."""
     greetings, _ = _load_phrases()
-    num_chars = 0
-    for word in _iter_words(text):
-        if word.casefold() not in greetings:
-            num_chars += sum(2 if char >= "\u3040" else 1 for char in word)
-            if num_chars >= MIN_WORD_CHARS:
-                return True
-    return False
+    words = (word for word in _iter_words(text) if word.casefold() not in greetings)
+    counts = accumulate(2 if char >= "\u3040" else 1 for word in words for char in word)
+    return any(count >= MIN_WORD_CHARS for count in counts)
 
 
 def _iter_words(text: str) -> Iterator[str]:
@@ -138,12 +134,9 @@ def _iter_words(text: str) -> Iterator[str]:
 
 def _find_phrase(texts: Sequence[str]) -> str | None:
     _, patterns = _load_phrases()
-    for text in texts:
-        folded = " ".join(text.lower().split())
-        for reason, word, pattern in patterns:
-            if word in folded and pattern.search(folded):
-                return reason
-    return None
+    folded = (" ".join(text.lower().split()) for text in texts)
+    found = (reason for text in folded for reason, word, pattern in patterns if word in text and pattern.search(text))
+    return next(found, None)
 
 
 # --- loops -----------------------------------------------------------------------------------------------------------
@@ -183,12 +176,8 @@ def is_looping_answer(token_ids: Sequence[int]) -> bool:
 
     An answer with an end-of-turn token is no loop, because that token does not occur before.
     """
-    for period in range(1, MAX_PERIOD_TOKENS + 1):
-        span = max(MIN_ANSWER_REPEATS * period, MIN_LOOP_TOKENS)
-        tail = token_ids[-span:]
-        if span <= len(token_ids) and tail[period:] == tail[:-period]:
-            return True
-    return False
+    spans = ((p, max(MIN_ANSWER_REPEATS * p, MIN_LOOP_TOKENS)) for p in range(1, MAX_PERIOD_TOKENS + 1))
+    return any(token_ids[p - span :] == token_ids[-span:-p] for p, span in spans if span <= len(token_ids))
 
 
 def _has_repeated_span(text: str) -> bool:
@@ -210,14 +199,8 @@ def _has_repeated_span(text: str) -> bool:
 
 
 def _has_repeated_lines(text: str) -> bool:
-    seen: set[str] = set()
-    num_repeated = num_chars = 0
-    for part in _LINE_END.split(text):
-        line = part.strip()
-        if len(line) < MIN_LINE:
-            continue
-        if line in seen and any(map(str.isalpha, line)):
-            num_repeated += 1
-            num_chars += len(line)
-        seen.add(line)
-    return num_repeated >= MIN_REPEATED_LINES and num_chars >= MIN_REPEATED_SHARE * len(text)
+    lines = (part.strip() for part in _LINE_END.split(text))
+    counts = Counter(line for line in lines if len(line) >= MIN_LINE)
+    repeats = {line: count - 1 for line, count in counts.items() if count > 1 and any(map(str.isalpha, line))}
+    num_chars = sum(len(line) * count for line, count in repeats.items())
+    return sum(repeats.values()) >= MIN_REPEATED_LINES and num_chars >= MIN_REPEATED_SHARE * len(text)
