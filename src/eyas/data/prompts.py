@@ -288,7 +288,7 @@ def _decision_lines(job: ScreeningJob, selection: Selection, ledgers: list[Promp
     """Yields the lines of decisions.jsonl, one for each record, and counts the records that were not selected."""
     number = 0  # of the candidate
     ids: dict[int, str] = {}
-    originals = {duplicate.original for duplicate in selection.duplicates.values()}
+    originals = {original for _, original in selection.duplicates.values()}
     for shard_number, shard in enumerate(job.shards):
         for line in job.path(shard_number, ".decisions.jsonl").read_bytes().splitlines():
             decision = json.loads(line)
@@ -296,9 +296,9 @@ def _decision_lines(job: ScreeningJob, selection: Selection, ledgers: list[Promp
                 if number in originals:
                     ids[number] = decision["id"]
                 if number in selection.duplicates:
-                    duplicate = selection.duplicates[number]
-                    decision |= {"dropped": duplicate.reason, "of": ids[duplicate.original]}
-                    ledgers[shard.source_index].count_dropped_by("duplicates", duplicate.reason, decision["where"])
+                    reason, original = selection.duplicates[number]
+                    decision |= {"dropped": reason, "of": ids[original]}
+                    ledgers[shard.source_index].count_dropped_by("duplicates", reason, decision["where"])
                 elif not selection.keep_N[number]:
                     decision["dropped"] = OVER_LIMIT
                     ledgers[shard.source_index].over_limit += 1

@@ -29,31 +29,19 @@ MAX_PRODUCTION_REQUESTS = 20_000  # requests of the log that are read
 BATCH_PROMPTS = 1000  # prompts whose features are computed at a time
 
 
-@dataclass(frozen=True)
-class Duplicate:
-    """A candidate that repeats an earlier one.
-
-    Attributes:
-        reason: DUPLICATE or NEAR_DUPLICATE.
-        original: The number of the earlier candidate.
-    """
-
-    reason: str
-    original: int
-
-
 @dataclass(frozen=True, eq=False)
 class Selection:
     """The selection among all N candidates.
 
     Attributes:
         keep_N: True for each selected candidate.
-        duplicates: The duplicates, by the number of the candidate.
+        duplicates: The duplicates, by the number of the candidate: DUPLICATE or NEAR_DUPLICATE, and the number of the
+            earlier candidate.
         traffic: The entry `traffic` of ledger.json; None without a production log.
     """
 
     keep_N: NDArray[np.bool_]
-    duplicates: dict[int, Duplicate]
+    duplicates: dict[int, tuple[str, int]]
     traffic: dict[str, Any] | None
 
 
@@ -93,15 +81,15 @@ def _load_arrays(job: ScreeningJob) -> tuple[NDArray[np.uint64], NDArray[np.int6
 
 def _find_duplicates(
     job: ScreeningJob, digests_N: NDArray[np.uint64], sources_N: NDArray[np.int32]
-) -> dict[int, Duplicate]:
-    """Returns the duplicates by the number of the candidate.
+) -> dict[int, tuple[str, int]]:
+    """Returns `Selection.duplicates`.
 
     Prompts that eyas writes itself (builtin: sources) are compared for exact copies only.
     """
     _, first, inverse = np.unique(digests_N, return_index=True, return_inverse=True)
     firsts_N = first[inverse]
     repeated = np.flatnonzero(firsts_N != np.arange(len(digests_N)))
-    found = {int(number): Duplicate(DUPLICATE, int(firsts_N[number])) for number in repeated}
+    found = {int(number): (DUPLICATE, int(firsts_N[number])) for number in repeated}
     builtin = [index for index, source in enumerate(job.sources) if source.config.is_builtin]
     number_X = np.flatnonzero(~np.isin(sources_N, builtin))  # X: candidates with a signature
     with convert_write_errors(job.directory), NearDuplicates(job.directory, job.config.duplicate) as near:
@@ -109,7 +97,7 @@ def _find_duplicates(
             with np.load(job.path(number, ".npz")) as arrays:
                 near.add(arrays["signatures"])
         for later, earlier in number_X[near.find()].tolist():
-            found.setdefault(later, Duplicate(NEAR_DUPLICATE, earlier))
+            found.setdefault(later, (NEAR_DUPLICATE, earlier))
     return found
 
 
