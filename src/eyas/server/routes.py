@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -158,20 +159,16 @@ class Api:
             public_paths.append("/metrics")
         handlers = frozenset(path for route in app.routes if (path := getattr(route, "path", None)))
         keys = {"/metrics": self.options.metrics_key} if self.options.metrics_key else {}
-        return AuthMiddleware(app, self.options.api_keys, self._log_response(handlers), public_paths, keys)
+        return AuthMiddleware(app, self.options.api_keys, partial(self._log_response, handlers), public_paths, keys)
 
-    def _log_response(self, handlers: frozenset[str]) -> Callable[[AccessLogRecord], None]:
-        """Returns a function that logs a response and counts it. handlers: the paths of the routes."""
-
-        def log(record: AccessLogRecord) -> None:
-            self.options.log(record.to_line())
-            handler = record.path if record.path in handlers else "none"
-            if handler not in UNCOUNTED_PATHS and record.status is not None and record.duration_ms is not None:
-                self.metrics.requests.count_response(record.method, handler, record.status, record.duration_ms / 1000)
-                if record.status in REJECTIONS:
-                    self.metrics.requests.count_rejection(REJECTIONS[record.status])
-
-        return log
+    def _log_response(self, handlers: frozenset[str], record: AccessLogRecord) -> None:
+        """Logs a response and counts it. handlers: the paths of the routes."""
+        self.options.log(record.to_line())
+        handler = record.path if record.path in handlers else "none"
+        if handler not in UNCOUNTED_PATHS and record.status is not None and record.duration_ms is not None:
+            self.metrics.requests.count_response(record.method, handler, record.status, record.duration_ms / 1000)
+            if record.status in REJECTIONS:
+                self.metrics.requests.count_rejection(REJECTIONS[record.status])
 
     def _add_vertex_routes(self, app: FastAPI) -> tuple[str, ...]:
         """Adds Vertex AI's routes and returns those that need no key.
