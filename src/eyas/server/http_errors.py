@@ -93,7 +93,10 @@ def to_validation_error(
     param = ".".join(path) or None
     if first["type"] == "extra_forbidden":
         schema = model.model_json_schema()
-        return _unknown_parameter(path, _known_names(schema, path[depth:-1], schema.get("$defs", {})))
+        known = _known_names(schema, path[depth:-1], schema.get("$defs", {}))
+        near = difflib.get_close_matches(path[-1], sorted(known), n=1)
+        fix = f"Did you mean {near[0]}?" if near else "GET /openapi.json lists all parameters."
+        return bad_request(f"Unknown parameter {_format_value(param)}. {fix}", param=param, code="unknown_parameter")
     if first["type"] == "missing":
         missing = f"The parameter {param} is missing. Add it to the request body."
         text = missing if param else "The request body is empty. Send a JSON object."
@@ -142,13 +145,6 @@ def _framework_error(request: Request, error: HTTPException) -> ApiError:
         text = f"{called} does not exist. Use {(error.headers or {}).get('Allow', 'another method')}."
     kind = INVALID_REQUEST if status < 500 else "server_error"
     return ApiError(status, text, kind=kind, code=code, headers=error.headers)
-
-
-def _unknown_parameter(path: Sequence[str], known: set[str]) -> ApiError:
-    param = ".".join(path)
-    near = difflib.get_close_matches(path[-1], sorted(known), n=1)
-    fix = f"Did you mean {near[0]}?" if near else "GET /openapi.json lists all parameters."
-    return bad_request(f"Unknown parameter {_format_value(param)}. {fix}", param=param, code="unknown_parameter")
 
 
 def _known_names(schema: Mapping[str, Any], path: Sequence[str], definitions: Mapping[str, Any]) -> set[str]:

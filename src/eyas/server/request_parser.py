@@ -76,8 +76,7 @@ class RequestParser:
         if body.skip_special_tokens is False:
             added = self.target.tokenizer.added_tokens_decoder
             shown_ids |= {token for token, entry in added.items() if entry.special} - set(self.target.info.eos_ids)
-        options = body.stream_options if body.stream else None
-        wants_rounds = options is not None and bool(options.include_rounds)
+        wants_rounds = bool(body.stream and body.stream_options and body.stream_options.include_rounds)
         seed = secrets.randbelow(NUM_SEEDS) if body.seed is None else body.seed
         return [
             Request(
