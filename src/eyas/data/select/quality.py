@@ -17,7 +17,7 @@ because repeats in its patterns are bounded. `is_looping_answer` is a similar ru
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -119,17 +119,10 @@ def _load_phrases() -> tuple[frozenset[str], tuple[tuple[str, str, re.Pattern[st
 def has_task(text: str) -> bool:
     """Returns True if a user turn has 3 letters or digits outside of greetings and web addresses."""
     greetings, _ = _load_phrases()
-    words = (word for word in _iter_words(text) if word.casefold() not in greetings)
-    counts = accumulate(2 if char >= "\u3040" else 1 for word in words for char in word)
+    words = (match.group() for part in _WEB_ADDRESS.split(text) for match in _WORD.finditer(part))
+    chars = (char for word in words if word.casefold() not in greetings for char in word)
+    counts = accumulate(2 if char >= "\u3040" else 1 for char in chars)
     return any(count >= MIN_WORD_CHARS for count in counts)
-
-
-def _iter_words(text: str) -> Iterator[str]:
-    start = 0
-    for address in _WEB_ADDRESS.finditer(text):
-        yield from (match.group() for match in _WORD.finditer(text, start, address.start()))
-        start = address.end()
-    yield from (match.group() for match in _WORD.finditer(text, start))
 
 
 def _find_phrase(texts: Sequence[str]) -> str | None:
