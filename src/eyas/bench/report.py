@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from jinja2 import Environment
@@ -21,6 +20,7 @@ from eyas.base.storage import write_atomic, write_json_atomic
 from eyas.base.templates import template_environment
 from eyas.bench import report_charts
 from eyas.bench.report_tables import MISSING, REFERENCES, Entry, arm_paths, describe_load, load_tables, task_table
+from eyas.bench.request_metrics import find_median
 from eyas.bench.results import RESULTS_FILE, SCHEMA, lookup, read_number
 
 REPORT_FILE = "report.html"
@@ -163,8 +163,7 @@ def _summarize(tasks: Mapping[str, Entry]) -> dict[str, Any]:
     """Returns the speed-ups by task, and the medians over tasks of speed-up, TPOT and acceptance length."""
 
     def task_median(*keys: str) -> float | None:
-        values = [value for task in tasks.values() if (value := read_number(task, *keys))]
-        return median(values) if values else None
+        return find_median(read_number(task, *keys) or None for task in tasks.values())
 
     speedups = {name: speedup for name, task in tasks.items() if (speedup := read_number(task, "speedup")) is not None}
     return {

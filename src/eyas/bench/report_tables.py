@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from statistics import median
 from typing import Any
 
 from eyas.base.config import load_toml
 from eyas.bench.charts import Fill
+from eyas.bench.request_metrics import find_median
 from eyas.bench.results import lookup, read_interval, read_number
 
 MISSING = "–"
@@ -73,8 +73,7 @@ class Column:
 
     def median(self, rows: Sequence[Row]) -> float | None:
         """Returns the median of `value` over the rows that have one; None if no row has a value."""
-        known = [value for row in rows if (value := self.value(row)) is not None]
-        return median(known) if known else None
+        return find_median(map(self.value, rows))
 
 
 @dataclass(frozen=True)

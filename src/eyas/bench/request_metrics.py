@@ -212,6 +212,12 @@ def arm_medians(values: Mapping[str, Sequence[float | None]]) -> dict[str, float
     return {name: median(some) for name, some in known.items() if some}
 
 
+def find_median(values: Iterable[float | None]) -> float | None:
+    """Returns the median of the values that are not None; None if there is no such value."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
 def count_identical(before: Blocks, after: Blocks) -> tuple[int, int]:
     """Returns the number of requests that both arms answered, and how many of them have the same text in both."""
     pairs = _pair_samples(before, after)

@@ -9,14 +9,13 @@ Both arms use the same target object and dtype. An engine without a drafter does
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
 
 from eyas.base.progress import Progress
 from eyas.bench.config import BenchConfig
-from eyas.bench.request_metrics import BASELINE, SPECULATIVE, compare_prompts
+from eyas.bench.request_metrics import BASELINE, SPECULATIVE, compare_prompts, find_median
 from eyas.bench.slices import Slices
 from eyas.bench.turns import conversation_id
 from eyas.bench.workload import Prompt, Workload, interleave_tasks, run_paired
@@ -95,9 +94,8 @@ def measure_tasks(
     engines = {BASELINE: Engine(target, (), 1, context), SPECULATIVE: Engine(target, [draft], 1, context)}
     # The first forward of a length prepares kernels and memory, so one prompt of each task runs unmeasured.
     for engine in engines.values():
-        for some in prompts.values():
-            for prompt in some[:1]:
-                generate_one(engine, prompt, min(WARM_UP_TOKENS, config.max_tokens))
+        for prompt in (prompt for some in prompts.values() for prompt in some[:1]):
+            generate_one(engine, prompt, min(WARM_UP_TOKENS, config.max_tokens))
         engine.counters.reset()
     with Progress("bench, one stream", len(units) * config.repeats * 2, "answers", enabled=progress) as bar:
 
@@ -155,15 +153,12 @@ def measure_draft_baselines(
     """
     references: dict[str, dict[str, dict[str, Any]]] = {}
     for task, some in pairs.items():
-        measured = [pair for pair in some if pair.is_timed and not pair.is_looping]
-        if not measured:
-            continue
-        texts = [torch.tensor([*pair.prompt.ids, *pair.baseline.token_ids]) for pair in measured]
-        starts = [len(pair.prompt.ids) for pair in measured]
-        answers = [AnswerSpan(i, ids_T, starts[i], len(ids_T)) for i, ids_T in enumerate(texts)]
-        drafters = {"prompt_lookup": PromptLookup(texts, depth), "ngram4": NgramDrafter(table, texts, depth)}
-        replayed = {name: replay_answers(answers, drafter) for name, drafter in drafters.items()}
-        references[task] = {name: _acceptance(summarize(rounds, seed)) for name, rounds in replayed.items()}
+        if measured := [pair for pair in some if pair.is_timed and not pair.is_looping]:
+            texts = [torch.tensor([*pair.prompt.ids, *pair.baseline.token_ids]) for pair in measured]
+            answers = [AnswerSpan(i, ids_T, len(measured[i].prompt.ids), len(ids_T)) for i, ids_T in enumerate(texts)]
+            drafters = {"prompt_lookup": PromptLookup(texts, depth), "ngram4": NgramDrafter(table, texts, depth)}
+            replayed = {name: replay_answers(answers, drafter) for name, drafter in drafters.items()}
+            references[task] = {name: _acceptance(summarize(rounds, seed)) for name, rounds in replayed.items()}
     return references
 
 
@@ -174,8 +169,7 @@ def _pair_answers(
 
 
 def _median_tpot_ms(answers: Sequence[RequestOutput]) -> float | None:
-    values = [1000 * answer.tpot_s for answer in answers if answer.tpot_s is not None]
-    return median(values) if values else None
+    return find_median(1000 * answer.tpot_s for answer in answers if answer.tpot_s is not None)
 
 
 def _build_results(target: Target, pairs: PairsByTask, times: EngineCounters, seed: int) -> SingleStreamResults:

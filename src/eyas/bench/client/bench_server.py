@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 from eyas.base.config import flatten_table
@@ -205,6 +204,5 @@ class ServerBenchmark:
 
 
 def _median_ms(blocks: Sequence[BlockResult], time: Literal["tpot_s", "e2e_s"]) -> float | None:
-    samples = [sample for block in blocks for sample in block.succeeded]
-    values = [1000 * value for sample in samples if (value := getattr(sample, time)) is not None]
-    return median(values) if values else None
+    times_s = (getattr(sample, time) for block in blocks for sample in block.succeeded)
+    return request_metrics.find_median(1000 * time_s for time_s in times_s if time_s is not None)
