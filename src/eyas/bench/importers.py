@@ -95,8 +95,7 @@ def _parse_run(value: Mapping[str, Any], tool: Mapping[str, Any]) -> tuple[int, 
         unit = 1000 if name in tool["seconds"] else 1
         times = {p: unit * number for p in PERCENTILES if (number := read(paths, p)) is not None}
         metrics |= {name: times} if "p50" in times else {}
-    numbers = {name: read(paths) for name, paths in tool["numbers"].items()}
-    metrics |= {name: number for name, number in numbers.items() if number is not None}
+    metrics |= {name: number for name, paths in tool["numbers"].items() if (number := read(paths)) is not None}
     if (completed := read(tool["completed"])) is not None:
         failed = int(read(tool["failed"]) or 0)
         metrics |= {"requests": int(completed) + failed, "failed": failed}

@@ -148,9 +148,8 @@ def _engine_values(stats: EngineStats) -> Values:
         "eyas_arm_info": {counters.arm: 1},
         "eyas_rounds": counters.rounds_by_arm,
     }
-    if stats.speedup is not None:
-        sides = {"now": stats.speedup.value, "low": stats.speedup.low, "high": stats.speedup.high}
-        values |= {f"eyas_speedup_{side}": value for side, value in sides.items()}
+    if (ratio := stats.speedup) is not None:
+        values |= {"eyas_speedup_now": ratio.value, "eyas_speedup_low": ratio.low, "eyas_speedup_high": ratio.high}
     if errors := stats.scale_errors:
         values["eyas_draft_calibration_error"] = {source: error.ece for source, error in errors.items()}
         values["eyas_draft_bias"] = {source: error.bias for source, error in errors.items()}
