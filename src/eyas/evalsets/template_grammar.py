@@ -62,9 +62,7 @@ class TemplateGrammar:
 
     def expand(self, template: str) -> str:
         """Returns the template with every choice made and every word filled in."""
-        previous = None
-        while previous != template:
-            previous = template
+        while _BRACES.search(template):
             template = _BRACES.sub(
                 lambda match: zipf_choice(self.rng, self._rank_by_tone(match.group(1).split("|"))), template
             )
