@@ -183,8 +183,7 @@ def check_lossless(
     slots, max_tokens = config.lossless_slots, config.lossless_tokens
     if references is None:
         references = generate_references(target.directory, chosen, max_tokens, progress, target.model.device)
-    stored = read_head(head_dir, torch.float32, target.info.num_layers)
-    draft = draft_with(target.model.device, stored, config.shape)
+    draft = draft_with(target.model.device, read_head(head_dir, torch.float32, target.info.num_layers), config.shape)
     return compare_with_references(target, draft, chosen, references, max_tokens, slots, progress)
 
 

@@ -196,8 +196,7 @@ def run(
 def write_croissant(out_dir: Path, ledger: Mapping[str, Any]) -> None:
     """Writes croissant.json beside prompts.jsonl. No digest covers it, because it contains today's date."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    name = f"prompts of {out_dir.parent.name}"
-    text = render_croissant(ledger, out_dir / PROMPTS_FILE, name, DEFAULT_CREATOR, today)
+    text = render_croissant(ledger, out_dir / PROMPTS_FILE, f"prompts of {out_dir.parent.name}", DEFAULT_CREATOR, today)
     write_atomic(out_dir / "croissant.json", text)
 
 

@@ -56,8 +56,7 @@ def select_prompts(job: ScreeningJob) -> Selection:
     if job.config.production is not None:
         numbers, traffic = _match_production(job, numbers, lengths_N, sources_N)
     elif limit is not None and len(numbers) > limit:
-        drawn = random.Random(job.config.seed).sample(range(len(numbers)), limit)
-        numbers = numbers[sorted(drawn)]
+        numbers = numbers[sorted(random.Random(job.config.seed).sample(range(len(numbers)), limit))]
     return Selection(np.isin(all_N, numbers), duplicates, traffic)
 
 
