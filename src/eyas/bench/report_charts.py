@@ -130,8 +130,7 @@ def load_charts(points: Points, axis: LoadAxis) -> Iterator[Chart]:
             columns.append(Column(name, [(*arm, *path)], interval=interval, fill=_fill(name)))
             if path[-1] == "p50":  # the table also has the 99th percentile
                 columns.append(Column(f"{name} p99", [(*arm, path[0], "p99")]))
-        table = Table.build(texts["title"], texts["note"] + load, axis.column, columns, rows)
-        if table is not None:
+        if (table := Table.build(texts["title"], texts["note"] + load, axis.column, columns, rows)) is not None:
             ident = f"{axis.ident}-{key}"
             yield Chart(ident, table, _draw_load(ident, table, axis.name))
 

@@ -86,8 +86,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         for pattern, text in _load_table()["usage_errors"].items():
-            found = re.fullmatch(pattern, message)
-            if found is not None:
+            if (found := re.fullmatch(pattern, message)) is not None:
                 message = text.format(*found.groups())
         raise UsageError(message, f"Read `{self.prog} --help`")
 

@@ -73,8 +73,7 @@ def _measure_pair(parsed: argparse.Namespace, words: list[str], out: Path) -> di
 def _parse_keys(words: list[str], config: type[Config], table: str) -> Config:
     """Builds the configuration of one table from key=value words. Raises UsageError for a key of another table."""
     tables = parse_overrides(words)
-    others = sorted(set(tables) - {table})
-    if others:
+    if others := sorted(set(tables) - {table}):
         raise UsageError(f"{others[0]}.* has no effect here", f"Pass only keys {table}.*")
     return build(config, tables.get(table, {}), table)
 

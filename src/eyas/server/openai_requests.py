@@ -155,8 +155,7 @@ def check_tool_choice(named: Sequence[str], tools: Sequence[str]) -> None:
     """Raises ValueError without tools, and PydanticCustomError if one that `tool_choice` names is missing."""
     if not tools:
         raise ValueError("tool_choice works only with tools. Add tools or remove tool_choice.")
-    unknown = set(named) - set(tools)
-    if unknown:
+    if unknown := set(named) - set(tools):
         text = "tool_choice names {name}, which is not one of the tools. Add it to tools."
         raise PydanticCustomError("unknown_tool", text, {"name": repr(min(unknown))})
 

@@ -236,8 +236,7 @@ class RequestParser:
     def _to_message(self, index: int, message: ChatMessage) -> TemplateMessage:
         extra: dict[str, Any] = {} if message.name is None else {"name": message.name}
         content = content_text(message.content)
-        reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
-        if reasoning:
+        if reasoning := getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None):
             extra |= {"reasoning_content": reasoning, "reasoning": reasoning}  # templates read one or the other
         if isinstance(message, AssistantMessage) and message.tool_calls:
             if not self._tool_format.knows_tools and self._tool_format.family is None:

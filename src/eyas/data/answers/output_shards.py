@@ -161,8 +161,7 @@ class ShardWriter(AbstractContextManager["ShardWriter"]):
         while True:
             ready = self._next_turns or self._first_turns
             if ready:
-                question = self._build_question(*ready.popleft())
-                if question is not None:
+                if (question := self._build_question(*ready.popleft())) is not None:
                     return question
             elif len(self._open) == self._max_open or not self._open_next():
                 return None

@@ -301,8 +301,7 @@ class LicenseGate:
             if name in ("original", "extended"):
                 continue
             known = self.policy.tables.find_dataset(name)
-            listed = self.policy.verdicts["datasets"].get(name.lower())
-            if listed is not None:
+            if (listed := self.policy.verdicts["datasets"].get(name.lower())) is not None:
                 verdict, why = listed, "the policy lists it"
             elif known is not None:
                 verdict, why = strictest([known.verdict, *map(self._author_verdict, known.authors)]), known.why

@@ -206,8 +206,7 @@ class LicensePolicy:
 
     def find_id(self, spelling: str) -> str | None:
         """Returns the id of a license in any spelling, or None. The license is known, or only this policy lists it."""
-        entry = self.tables.find_license(spelling)
-        if entry is not None:
+        if (entry := self.tables.find_license(spelling)) is not None:
             return entry.id
         listed = (name for table in ("licenses", "targets") for name in self.verdicts[table])
         return next((name for name in listed if name.lower() == spelling.lower()), None)
@@ -240,8 +239,7 @@ def _resolve_name(written: str, table: str, tables: PolicyTables) -> str:
             near = difflib.get_close_matches(written, known, n=1) or known[:1]
             raise InputError(f"The policy lists {written} in [generators], which is no known author", f"Use {near[0]}")
         return written
-    entry = tables.find_license(written)
-    if entry is not None:
+    if (entry := tables.find_license(written)) is not None:
         return entry.id
     if not LICENSE_REF.fullmatch(written):
         near = tables.near_licenses(written)

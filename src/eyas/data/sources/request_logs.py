@@ -89,11 +89,9 @@ def parse_rendered_prompt(text: str) -> list[Message] | None:
         The messages; None if the template is unknown, or if the prompt has a turn of a tool.
     """
     for family in TEMPLATE_FAMILIES.values():
-        heads = list(re.finditer(family["turn"], text))
-        if heads:
+        if heads := list(re.finditer(family["turn"], text)):
             return _split_turns(text, heads, re.compile(family["end"]))
-    found = _MISTRAL.findall(text)
-    if found:
+    if found := _MISTRAL.findall(text):
         return [Message("user", turn) for turn in found]
     return None if _ANY_MARKER.search(text) else [Message("user", text)]
 
