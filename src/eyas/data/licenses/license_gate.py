@@ -45,7 +45,6 @@ class Assessment:
     pending: PendingClaim
     findings: tuple[Finding, ...]
     license_files: Mapping[str, str]
-    license_link: str | None
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -128,7 +127,7 @@ class LicenseGate:
             name_prefix=max((entry.name_prefix for entry in licenses if entry.name_prefix), key=len, default=None),
             license_text=pending.license_text,
             license_files=assessment.license_files,
-            license_link=assessment.license_link,
+            license_link=find_license_link(claim.card),
             revision=pending.revision,
             claim=pending.digest,
             acknowledgement=acknowledgement,
@@ -180,7 +179,7 @@ class LicenseGate:
                 findings.append(Finding("acknowledge", "the dataset is gated: its download means accepting terms"))
         digest = metadata.digest_license_text(texts)
         pending = PendingClaim("prompts", claim.name, claim.dataset, str(expression), ids, digest, claim.revision)
-        return Assessment(pending, tuple(findings), digest_texts(texts), find_license_link(claim.card))
+        return Assessment(pending, tuple(findings), digest_texts(texts))
 
     def _assess_target(self, claim: TargetClaim) -> Assessment:
         tables = self.policy.tables
@@ -199,7 +198,7 @@ class LicenseGate:
                 ids = (*ids, family.license)
         digest = metadata.digest_license_text(claim.texts)
         pending = PendingClaim("target", claim.name, None, str(expression), ids, digest, claim.revision)
-        return Assessment(pending, tuple(findings), digest_texts(claim.texts), find_license_link(claim.card))
+        return Assessment(pending, tuple(findings), digest_texts(claim.texts))
 
     # --- findings ----------------------------------------------------------------------------------------------------
 
