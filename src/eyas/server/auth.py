@@ -136,7 +136,9 @@ class AuthMiddleware:
             if path in self.public_paths or tenant is not None:
                 await self.app({**scope, RECORD_KEY: record, TENANT_KEY: tenant or ""}, receive, send_with_id)
             else:
-                await _invalid_key().response()(scope, receive, send_with_id)
+                text = "The request has no valid API key. Send the header Authorization: Bearer KEY."
+                refusal = ApiError(401, text, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+                await refusal.response()(scope, receive, send_with_id)
         except Exception as error:
             # The type and the stack, but not the message: it may contain text of the client.
             record.error = f"{type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}"
@@ -157,8 +159,3 @@ class AuthMiddleware:
         given = token.strip().encode("latin-1")  # the bytes of the header
         matches = [hmac.compare_digest(given, key) for key in keys]
         return str(matches.index(True)) if any(matches) and scheme.lower() == "bearer" else None
-
-
-def _invalid_key() -> ApiError:
-    text = "The request has no valid API key. Send the header Authorization: Bearer KEY."
-    return ApiError(401, text, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
