@@ -78,15 +78,13 @@ def write_passages(rng: random.Random, size: tuple[int, int] = LONG_SIZE) -> Mes
     tone = rng.choice(lexicon.TONES)
     people = rng.sample(lexicon.NAMES, rng.randint(*size))
     subject = people[rng.randrange(len(people))]
+    shared = {"weekday": lexicon.WEEKDAYS, "month": lexicon.MONTHS, "number": range(2, 91), "price": range(20, 901)}
     paragraphs, subject_words = [], {}
     for name in people:
         topic = rng.choice(lexicon.TOPICS)
         facts = {"name": name, "friend": rng.choice([other for other in lexicon.NAMES if other not in people])}
         facts |= draw_words(rng, town=lexicon.TOWNS, **{word: topic[word] for word in ("person", "thing", "place")})
-        facts |= draw_words(
-            rng, weekday=lexicon.WEEKDAYS, month=lexicon.MONTHS, number=range(2, 91), price=range(20, 901)
-        )
-        facts |= draw_words(rng, verb=topic["verb"], quality=topic["quality"])
+        facts |= draw_words(rng, **shared, verb=topic["verb"], quality=topic["quality"])
         entry = rng.sample(PASSAGES["entry"], rng.choice((5, 6, 7)))
         lines = [TemplateGrammar(rng, tone, facts).expand(line) for line in entry]
         paragraph = " ".join([PASSAGES["first_line"].replace("<name>", name), *lines])
