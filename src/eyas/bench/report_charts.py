@@ -202,8 +202,11 @@ def _bar_chart(
 
 
 def _bars(columns: Sequence[Column], row: Row) -> list[Bar]:
-    some = ((column, column.fill, column.value(row)) for column in columns)
-    return [Bar(fill, value, one.text(value), one.span(row)) for one, fill, value in some if fill and value is not None]
+    return [
+        Bar(column.fill, value, column.text(value), column.span(row))
+        for column in columns
+        if column.fill is not None and (value := column.value(row)) is not None
+    ]
 
 
 def _panel_chart(

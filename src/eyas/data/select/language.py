@@ -56,6 +56,7 @@ def detect_language(text: str) -> str:
         rest = head
     if not _LETTER.search(rest):
         return "en"
+    name: str
     name, confidence = _load_identifier().classify(rest)
     if confidence < MIN_CONFIDENCE and not _OTHER_LETTER.search(rest):
         return "en"
