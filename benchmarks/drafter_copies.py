@@ -34,6 +34,7 @@ from eyas.bench.turns import ChatPrompt
 from eyas.bench.workload import Prompt, tokenize_prompts
 from eyas.chat.conversation import Message
 from eyas.data.select.quality import is_looping_answer
+from eyas.drafters import head_spec
 from eyas.drafters.head_spec import HeadSpec
 from eyas.engine.engine import Engine
 from eyas.engine.engine_builder import POOL_TOKENS
@@ -263,7 +264,7 @@ def compare(
 
 
 def measure_context(target: Target, draft: HeadSpec, sets: Mapping[str, Sequence[Prompt]], where: str) -> Iterator[Row]:
-    """Yields the acceptance length of tree16 beyond the length of training, with and without the window.
+    """Yields the acceptance length of tree16 beyond the length of training, with and without window and sink tokens.
 
     Args:
         target: The target.
@@ -271,23 +272,26 @@ def measure_context(target: Target, draft: HeadSpec, sets: Mapping[str, Sequence
         sets: Prompts shorter than that ("short") and longer ("long").
         where: The beginning of the names of rows.
     """
-    window, lengths = draft.head.window, {}
+    window, sinks, lengths = draft.head.window, head_spec.SINK_TOKENS, {}
+    both = f"window of {window} and the first {sinks} tokens"
     arm = next(arm for arm in default_arms(draft.head.config.max_depth) if arm.name == "tree16")
     for name, prompts in sets.items():
-        for limit in (None, window):
+        counts = [len(prompt.ids) for prompt in prompts]
+        for limits, limit, count in (
+            ("no window", None, sinks),
+            (f"window of {window}", window, 0),
+            (both, window, sinks),
+        ):
             draft.head.limit_attention(limit)
-            context = max(len(prompt.ids) for prompt in prompts) + FORCED_TOKENS
-            engine = build_fixed_arm_engine(target, draft, arm, 4, context)
+            head_spec.SINK_TOKENS = count
+            engine = build_fixed_arm_engine(target, draft, arm, 4, max(counts) + FORCED_TOKENS)
             answers = run_closed_loop(engine, prompts, FORCED_TOKENS).answers
-            lengths[name, limit] = acceptance_length(answer.rounds for answer in answers)
-            told = (
-                f"{where}, prompts of {min(len(p.ids) for p in prompts)} to {max(len(p.ids) for p in prompts)} tokens"
-            )
-            name_of = "no window" if limit is None else f"window of {limit}"
-            yield Row(f"{told}, {name_of}: acceptance length", round(lengths[name, limit], 2), "told", True)
+            lengths[name, limits] = acceptance_length(answer.rounds for answer in answers)
+            told = f"{where}, prompts of {min(counts)} to {max(counts)} tokens, {limits}: acceptance length"
+            yield Row(told, round(lengths[name, limits], 2), "told", True)
     draft.head.limit_attention(window)
-    ratio = lengths["long", window] / lengths["short", window]
-    name = f"{where}, window of {window}: acceptance length of long prompts over that of short ones"
+    ratio = lengths["long", both] / lengths["short", both]
+    name = f"{where}, {both}: acceptance length of long prompts over that of short ones"
     yield Row(name, round(ratio, 2), "at least 0.8", ratio >= 0.8)
-    lost = 1 - lengths["short", window] / lengths["short", None]
-    yield Row(f"{where}, window of {window}: lost on short prompts", round(lost, 3), "at most 0.01", lost <= 0.01)
+    lost = 1 - lengths["short", both] / lengths["short", "no window"]
+    yield Row(f"{where}, {both}: lost on short prompts", round(lost, 3), "at most 0.01", lost <= 0.01)

@@ -79,6 +79,21 @@ def test_a_window_counts_positions_not_columns() -> None:
     ]
 
 
+def test_sink_tokens_are_seen_where_the_window_hides_them() -> None:
+    """Their slots stand behind the own block. A row whose window has some of them sees those in the prefix only."""
+    table_RC = torch.arange(20, dtype=torch.int32).expand(2, -1) + 17
+    tree = one_request(3, TREE_DEPTHS, TREE).with_sink_tokens(table_RC, window=3, count=2)
+    assert tree.block_slots_BE.tolist() == [[40, 41, 42, 43, 17, 18]]
+    assert seen(tree, AttentionParams(1.0, window=3)) == [
+        ".xx|x...x.",
+        "..x|xx..xx",
+        "..x|x.x.xx",
+        "...|xx.xxx",
+    ]
+    text = one_request(3, [0, 1, 2, 3], None).with_sink_tokens(table_RC, window=4, count=1)
+    assert seen(text, AttentionParams(1.0, window=4)) == ["xxx|x....", ".xx|xx..x", "..x|xxx.x", "...|xxxxx"]
+
+
 def test_a_chunk_begins_anew() -> None:
     """chunk = 4: positions 0-3 and 4-7 do not see each other."""
     assert seen(one_request(3, TREE_DEPTHS, TREE), AttentionParams(1.0, chunk=4)) == [

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from eyas.drafters.drafter import AcceptedTokens, EngineMemory
 from eyas.drafters.eagle3 import Eagle3Drafter, Eagle3Spec
+from eyas.drafters.head_spec import SINK_TOKENS
 from eyas.features.layout import Row, teacher_positions
-from eyas.kernels.paged_attention import prepare_dense
+from eyas.kernels.paged_attention import NEVER_HIDDEN, prepare_dense
 from eyas.memory.future_map import FutureMap
 from eyas.memory.kv_pool import KVPool
 from eyas.model.attention import DenseAttention
@@ -145,26 +146,38 @@ def test_step_k_of_training_is_step_k_of_serving(
     assert len({t for t, _ in compared}) > 10
 
 
-def windowed_logits(head: Head, target: Target, row: Row, length: int) -> list[Tensor]:
-    """Returns logits_V of each level that continues the text, from one dense pass over all rows and drafts."""
-    attend, positions_1T = DenseAttention(), torch.arange(length)[None]
-    embeds_1TD = target.embed(row.ids_T[None, 1 : length + 1])
-    hidden_1TD, logits_1TV = head.step_with_logits(
-        embeds_1TD, head.fuse_aux(row.aux_TL[None, :length]), positions_1T, attend
-    )
+def windowed_logits(head: Head, target: Target, row: Row, length: int, num_extended: int) -> list[Tensor]:
+    """Returns logits_V of each level that continues the text, from dense passes over all rows and drafts.
+
+    The last `num_extended` rows of the text and the drafts also see the sink tokens.
+    """
+    attend, num_read = DenseAttention(), length - num_extended
+
+    def step(inputs_1D: Tensor, token: int, position: int) -> tuple[Tensor, Tensor]:
+        positions_1S = torch.arange(position + 1)[None]
+        positions_1S[:, :SINK_TOKENS] = NEVER_HIDDEN
+        attend.set_visible(torch.ones(1, 1, position + 1, dtype=torch.bool), positions_1S)
+        embeds_11D = target.embed(row.ids_T[None, token : token + 1])
+        return head.step_with_logits(embeds_11D, inputs_1D, torch.tensor([[position]]), attend)
+
+    embeds_1TD = target.embed(row.ids_T[None, 1 : num_read + 1])
+    fused_1TD = head.fuse_aux(row.aux_TL[None, :length])
+    positions_1T = torch.arange(num_read)[None]
+    hidden_1TD, logits_1TV = head.step_with_logits(embeds_1TD, fused_1TD[:, :num_read], positions_1T, attend)
+    for position in range(num_read, length):
+        hidden_1TD, logits_1TV = step(fused_1TD[:, position : position + 1], position + 1, position)
     found = [logits_1TV[0, -1]]
     for level in range(STEPS - 1):
-        embeds_11D = target.embed(row.ids_T[None, length + 1 + level : length + 2 + level])
-        positions_11 = torch.tensor([[length + level]])
-        hidden_1TD, logits_1TV = head.step_with_logits(embeds_11D, hidden_1TD[:, -1:], positions_11, attend)
+        hidden_1TD, logits_1TV = step(hidden_1TD[:, -1:], length + 1 + level, length + level)
         found.append(logits_1TV[0, -1])
     return found
 
 
+@pytest.mark.parametrize("num_extended", [0, 2])
 @pytest.mark.parametrize("window", [None, 2, 4, 9, 100])
 @pytest.mark.parametrize(("width", "lane"), [(1, 0), (3, 1)], ids=["chain", "tree"])
-def test_a_head_sees_no_more_than_its_window(
-    target: Target, rows: list[Row], width: int, lane: int, window: int | None
+def test_a_head_sees_its_window_and_the_sink_tokens(
+    target: Target, rows: list[Row], width: int, lane: int, window: int | None, num_extended: int
 ) -> None:
     """The window slides over the text and over the drafted levels, and is shorter than the tree, too."""
     head = make_head(target, {})
@@ -172,10 +185,16 @@ def test_a_head_sees_no_more_than_its_window(
     lengths = [ANSWER + 5 * line for line in range(len(rows))]
     vocab = DraftVocab.from_counts(torch.ones(target.info.vocab_size), 96)
     with torch.no_grad():
-        wanted = [windowed_logits(head, target, row, length) for row, length in zip(rows, lengths, strict=True)]
+        wanted = [
+            windowed_logits(head, target, row, length, num_extended) for row, length in zip(rows, lengths, strict=True)
+        ]
         drafter = make_drafter(target, Eagle3Spec(head.pack_projections(), vocab, TreeShape(STEPS, width, 2)), rows)
-        commit(drafter, rows, lengths)
-        drafter.read(range(len(rows)), lengths)
+        read = [length - num_extended for length in lengths]
+        commit(drafter, rows, read)
+        drafter.read(range(len(rows)), read)
+        if num_extended:
+            extend(drafter, rows, read, [num_extended] * len(rows))
+            commit(drafter, rows, lengths)
         texts = [row.ids_T[length + 1 :].tolist() for row, length in zip(rows, lengths, strict=True)]
         shape = TreeShape(STEPS, width, 2)
         grower = drafter.growers[shape] = TextGrower(width, lane, texts)

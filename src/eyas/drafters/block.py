@@ -85,7 +85,7 @@ class BlockDrafter(HeadDrafter[BlockHead]):
         visible_Tg = torch.ones(count * size, size, dtype=torch.bool, device=self.kv.device)
         metadata = AttentionMetadata.uniform(req_slots_B, lengths_B, own_Bg.view(-1), own_Bg, positions_T, visible_Tg)
         embeds_1TD = self.target.embed(self.head.block_ids(roots_B).view(1, -1))
-        normed_1TD = self.head.step(embeds_1TD, positions_T[None], self.attend(metadata))
+        normed_1TD = self.head.step(embeds_1TD, positions_T[None], self.attend_with_sinks(metadata))
         return self.target.logits(normed_1TD.view(count, size, -1)[:, :depth])
 
     def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, tokens: AcceptedTokens) -> None:

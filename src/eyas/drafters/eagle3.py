@@ -74,7 +74,8 @@ class Eagle3Drafter(HeadDrafter[Head]):
             )
             embeds_1TD = self.target.embed(frontier.tokens_BK.reshape(1, -1))
             inputs = embeds_1TD, last_BKD.reshape(1, len(slots_T), -1), positions_T[None]
-            last_1TD, logits_1TV = self.head.step_with_logits(*inputs, self.attend(metadata))
+            attention = self.attend_with_sinks(metadata)
+            last_1TD, logits_1TV = self.head.step_with_logits(*inputs, attention)
             last_BKD = last_1TD.view(count, top_k, -1)
             return logits_1TV.view(count, top_k, -1)
 
@@ -89,7 +90,7 @@ class Eagle3Drafter(HeadDrafter[Head]):
         embeds_1TD = self.target.embed(tokens.tokens_BS.reshape(1, -1))
         fused_1TD = self.head.fuse_aux(tokens.aux_BSL.reshape(1, count * num_rows, -1))
         inputs = embeds_1TD, fused_1TD, positions_T[None]
-        last_1TD, logits_1TV = self.head.step_with_logits(*inputs, self.attend(metadata))
+        last_1TD, logits_1TV = self.head.step_with_logits(*inputs, self.attend_with_sinks(metadata))
         final_B = torch.arange(0, count * num_rows, num_rows, device=device) + accepted_B - 1
         self.state.store(req_slots_B, last_1TD[0, final_B], logits_1TV[0, final_B])
 

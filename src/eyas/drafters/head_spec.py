@@ -26,6 +26,9 @@ from eyas.tree.tree import TreeGrower
 
 HeadT = TypeVar("HeadT", bound=DraftHead)
 
+SINK_TOKENS = 4
+"""The first tokens of a text, which the head sees beside its window: attention sinks (arXiv 2309.17453)."""
+
 
 @dataclass(frozen=True)
 class HeadSpec(ABC):
@@ -51,8 +54,8 @@ class HeadSpec(ABC):
     def on(cls, device: torch.device, stored: StoredHead, shape: TreeShape) -> Self:
         """Returns a spec with head and vocabulary on this device. The head's projections are packed for serving.
 
-        The head attends to no more of a text than it had in training (`DraftHead.limit_attention`). Where a text is
-        longer, this restores acceptance (sgl-project/sglang #24664).
+        The head attends to no more of a text than it had in training (`DraftHead.limit_attention`), and to its first
+        SINK_TOKENS tokens. Where a text is longer, this restores acceptance (sgl-project/sglang #24664).
 
         Args:
             device: The device of the target.
@@ -136,6 +139,17 @@ class HeadDrafter(Generic[HeadT]):
 
     def attend(self, metadata: AttentionMetadata) -> PackedAttention:
         """Returns the attention of a forward of the head."""
+        return PackedAttention(self._prepare(self.kv, self.pool.req_to_token_RC, metadata))
+
+    def attend_with_sinks(self, metadata: AttentionMetadata) -> PackedAttention:
+        """Returns the attention of a forward whose rows also see the sink tokens of texts longer than the window.
+
+        Requirement: as in `AttentionMetadata.with_sink_tokens`.
+        """
+        window = self.head.window
+        # On a GPU, the host does not know the lengths.
+        if window is not None and (self.kv.is_cuda or int(metadata.positions_T.max()) >= window):
+            metadata = metadata.with_sink_tokens(self.pool.req_to_token_RC, window, SINK_TOKENS)
         return PackedAttention(self._prepare(self.kv, self.pool.req_to_token_RC, metadata))
 
     def stage_reads(self, reads: Sequence[tuple[int, int, int]]) -> ReadRows:

@@ -17,13 +17,15 @@ KV slot 0 belongs to no request: padding rows are written there.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from eyas.model.attention import AttentionParams, PackedAttentionFn, masked_attention
+
+NEVER_HIDDEN = 2**30  # a position that no window hides
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,29 @@ class AttentionMetadata:
         per_request = starts_B1, req_slots_B.int(), lengths_B.int()
         own_positions_BE = None if own_positions_BE is None else own_positions_BE.int()
         return cls(*per_request, slots_T, block_slots_BE, visible_TE, positions_T.int(), own_positions_BE)
+
+    def with_sink_tokens(self, req_to_token_RC: Tensor, window: int, count: int) -> "AttentionMetadata":
+        """Returns the metadata of a forward whose rows also see the first `count` tokens that the window hides.
+
+        The KV slots of these tokens join the own block.
+
+        Requirement: each request has the same number of rows, and without `own_positions_BE` own slot e is row e.
+        """
+        (num_requests, num_own), device = self.block_slots_BE.shape, self.slots_T.device
+        own_E, sinks_F = torch.arange(num_own, device=device), torch.arange(count, device=device)
+        visible_TE, positions_BE = self.visible_TE, self.own_positions_BE
+        if visible_TE is None:
+            visible_TE = (own_E <= own_E[:, None]).repeat(num_requests, 1)
+        if positions_BE is None:
+            positions_BE = self.positions_T.view(num_requests, num_own)
+        hidden_TF = sinks_F <= self.positions_T[:, None] - window
+        slots_BF = req_to_token_RC[self.req_slots_B, :count].int()
+        return replace(
+            self,
+            block_slots_BE=torch.cat((self.block_slots_BE, slots_BF), 1),
+            visible_TE=torch.cat((visible_TE, hidden_TF), 1),
+            own_positions_BE=torch.cat((positions_BE, torch.full_like(slots_BF, NEVER_HIDDEN)), 1),
+        )
 
 
 def dense_paged_attention(  # noqa: PLR0913, the operands of a kernel
