@@ -1,4 +1,4 @@
-"""What copies below drafted nodes could add to copies at the root: tokens per round, without a limit of rows.
+"""Measures what copies below drafted nodes could add to copies at the root: tokens per round, without a limit of rows.
 
     python benchmarks/copies_below.py --target DIR --head DIR --prompts FILE [--answers N]
 
