@@ -28,6 +28,7 @@ from eyas.data.answers.respond_config import RespondConfig
 from eyas.data.answers.responder import Answered, Responder, Retried
 from eyas.data.ledger.ledger import TALLY_SUFFIX, TOO_LONG, AnswerLedger, build_answer_ledger
 from eyas.data.prompts import LEDGER_FILE, ORIGIN_FILE, PROMPTS_FILE, has_origin
+from eyas.data.prompts import STAGE as PROMPTS_STAGE
 from eyas.privacy.filter import PrivacyFilter
 
 STAGE = "respond"
@@ -90,7 +91,7 @@ def run(
         StageError: The disk is full, or the server fails. Finished answers stay on disk; the same call continues.
     """
     started_s = time.time()
-    provenance.require_finished(prompts_dir, "prompts")
+    provenance.require_finished(prompts_dir, PROMPTS_STAGE)
     origin = build_origin(config, provenance.verify_contents(prompts_dir).digest, responder, scan)
     if provenance.is_finished(out_dir, origin):
         return provenance.read_provenance(out_dir)

@@ -263,8 +263,10 @@ def _to_conversation(screened: ScreenedRecord, source: Source) -> Conversation:
 def _decision_line(screened: ScreenedRecord) -> str:
     record, reason = screened.record, next(iter(screened.dropped.values()), None)
     decision: dict[str, Any] = {"id": record.id, "where": record.location, "dropped": reason}
-    decision |= {"language": screened.languages[0]} if screened.languages else {}
-    decision |= {"changed": screened.changed} if screened.changed else {}
+    if screened.languages:
+        decision["language"] = screened.languages[0]
+    if screened.changed:
+        decision["changed"] = screened.changed
     return json.dumps(decision, ensure_ascii=False) + "\n"
 
 
