@@ -18,7 +18,7 @@
 # make prove-training     features, capture and training, against speculators (DATA=DIR: GSM8K)
 # make prove-production   serving, export formats and clients, against vLLM, OpenVINO, AIPerf and guidellm
 # make prove-clients      what clients and operators need: tool calls, metrics (DATA=DIR: BFCL's cases; Debian's prometheus)
-# make prove-speed        forwards, budget, peers, served (TARGET=DIR HEAD=DIR PROMPTS=FILE: another pair; ONLY=PART; WORK=DIR: to continue)
+# make prove-speed        forwards, budget, regret, peers, served (TARGET=DIR HEAD=DIR PROMPTS=FILE: another pair; ONLY=PART; WORK=DIR: to continue)
 # make prove-drafters     EAGLE-3, block head, copies and small model (RUN=DIR PROMPTS='FILE ...': also on that run's target; DATA=DIR: edits; DEEPSPEC=DIR: its checkout)
 # make prove-gpu          tests, equal answers, speed and memory on a GPU, as a page (MINUTES=N OUT=DIR; SOAK=1: 20 minutes more)
 # make prove-plain        size, structure, texts and speed of the source, against the commit before the split

@@ -5,6 +5,7 @@
 
     forward    plain decoding beside the speed at which the CPU reads memory
     budget     the budget's choices beside plain decoding and beside every fixed arm
+    regret     the time per token that these choices lose to the best fixed arm and to an oracle, in a simulation
     peers      eyas beside other engines, in process
     served     `eyas serve` beside itself without a head and beside other servers, over HTTP
 
@@ -62,6 +63,7 @@ PAIR = ("target", "head", "prompts")
 PARTS = {
     "forward": Part("forward_speed.py", ("target", "prompts")),
     "budget": Part("budget_speed.py", PAIR, "--streams", STREAMS, ("--seconds", "150")),
+    "regret": Part("budget_regret.py", PAIR),
     "peers": Part(
         "compare_peers.py",
         (*PAIR, "env_dir"),
