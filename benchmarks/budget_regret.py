@@ -33,23 +33,19 @@ from statistics import median
 
 import torch
 from budget_speed import FIRST_OVER_BEST, FIRST_ROUNDS, OVER_BEST
-from result_rows import Row as ResultRow
-from result_rows import print_rows
+from replay_texts import answer_greedily
+from result_rows import Row, print_rows
 
 from eyas.bench.config import BenchConfig
 from eyas.bench.workload import BUILTIN, Prompt, interleave_tasks, load_workload
 from eyas.drafters.eagle3 import Eagle3Spec
 from eyas.engine.cost_profiler import CostProfiler, build_budget
 from eyas.engine.engine import Engine
-from eyas.engine.loops import RequestList, plain_loop
-from eyas.engine.request import Request
 from eyas.evaluation.head_drafter import build_head_drafter
 from eyas.evaluation.replay import AnswerSpan, true_continuation
-from eyas.features.layout import Row
 from eyas.formats.fit import require_fit
 from eyas.formats.head_dir import StoredHead, read_head, resolve_head
 from eyas.kernels.aot_compile import compile_pair
-from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
 from eyas.model.target_dir import EMBEDDED
 from eyas.speculation.acceptance_model import AcceptanceModel, AcceptancePrior
@@ -187,7 +183,7 @@ def simulate(policy: Policy | Oracle, answers: Sequence[Answer], costs: Costs, s
     return [spent / max(got, 1) for spent, got in zip(seconds, tokens, strict=True)]
 
 
-def rows_at(streams: int, answers: Sequence[Answer], costs: Costs, prior: AcceptancePrior) -> Iterator[ResultRow]:
+def rows_at(streams: int, answers: Sequence[Answer], costs: Costs, prior: AcceptancePrior) -> Iterator[Row]:
     """Yields the rows of one number of streams."""
 
     def run(build: Callable[[int], Policy | Oracle]) -> list[list[float]]:
@@ -207,7 +203,7 @@ def rows_at(streams: int, answers: Sequence[Answer], costs: Costs, prior: Accept
             lost = [one[part] - its[part] for one, its in zip(auto, other, strict=True)]
             share = median(its[part] / one[part] for one, its in zip(auto, other, strict=True))
             is_goal = other is not oracle
-            yield ResultRow(
+            yield Row(
                 f"regret against {name}, {when}, {at}, microseconds a token",
                 round(1e6 * median(lost), 1),
                 f"at least {least} of its tokens per second" if is_goal else "none: a bound",
@@ -218,25 +214,9 @@ def rows_at(streams: int, answers: Sequence[Answer], costs: Costs, prior: Accept
 
 
 @torch.inference_mode()
-def score(
-    prompts: Sequence[Prompt], outputs: Mapping[str, Sequence[int]], target: Target, stored: StoredHead
-) -> list[Answer]:
-    """Returns the answers with the traces of every arm. The head runs in float32.
-
-    Args:
-        prompts: The prompts.
-        outputs: The greedy answer to each, by the prompt's id.
-        target: The target in float32.
-        stored: The head in float32.
-    """
-    rows, spans = [], []
-    for prompt in prompts:
-        ids_T = torch.tensor([*prompt.ids, *outputs[prompt.id]])
-        mask_T = torch.arange(len(ids_T)) >= len(prompt.ids)
-        out = target.forward(ids_T[None], torch.arange(len(ids_T))[None], DenseAttention(), want_aux=True)
-        assert out.aux_BTL is not None, "the captured layers were asked for"
-        spans.append(AnswerSpan(len(rows), ids_T, len(prompt.ids), len(ids_T)))
-        rows.append(Row(prompt.id, "", ids_T, mask_T, out.aux_BTL[0], torch.empty(0)))
+def score(prompts: Sequence[Prompt], target: Target, stored: StoredHead) -> list[Answer]:
+    """Returns the greedy answers with the traces of every arm. target, stored: in float32."""
+    rows, spans = answer_greedily(target, prompts, MAX_TOKENS)
     traces: list[list[Traces]] = [[{} for _ in range(span.end - 1 - span.start)] for span in spans]
     for arm in ARMS:
         if arm.shape is None:
@@ -284,10 +264,8 @@ def main() -> int:
     require_fit(exact, target.info, target.digest)
     config = BenchConfig(prompts=parsed.prompts, prompts_per_task=NUM_PROMPTS, max_tokens=MAX_TOKENS)
     prompts = interleave_tasks(load_workload(config, None, target)[0])[:NUM_PROMPTS]
-    requests = [Request(prompt.id, tuple(prompt.ids), MAX_TOKENS) for prompt in prompts]
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
-    found = plain_loop(Engine(target, (), 8, context), RequestList(requests))
-    answers = score(prompts, {one.request.id: one.token_ids for one in found}, target, exact)
+    answers = score(prompts, target, exact)
     costs, prior = measure_costs(parsed.target, head_dir, max(parsed.streams), context)
     return print_rows(row for streams in parsed.streams for row in rows_at(streams, answers, costs, prior))
 

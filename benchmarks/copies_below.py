@@ -9,23 +9,20 @@ their number and probability: a real engine has fewer rows, and wins less. Print
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from replay_texts import answer_greedily
 from result_rows import Row as ResultRow
 from result_rows import print_rows
 
 from eyas.bench.config import BenchConfig
-from eyas.bench.workload import Prompt, interleave_tasks, load_workload
-from eyas.engine.engine import Engine
-from eyas.engine.loops import RequestList, plain_loop
-from eyas.engine.request import Request
+from eyas.bench.workload import interleave_tasks, load_workload
 from eyas.evaluation.head_drafter import build_head_drafter
 from eyas.evaluation.replay import AnswerSpan, true_continuation
 from eyas.features.layout import Row
 from eyas.formats.head_dir import StoredHead, read_head, resolve_head
-from eyas.model.attention import DenseAttention
 from eyas.model.target import Target
 from eyas.speculation.copy_index import MAX_COPY, MAX_MATCH, CopyFinder, CopyIndex
 from eyas.tree.shape import TreeShape, chain_shape
@@ -37,18 +34,6 @@ SHAPES = {"chain of 3": chain_shape(3), "tree of 16": TreeShape(6, 4, 16)}
 
 Round = tuple[int, list[int]]
 """The tokens that a round with the head alone yields, and the most likely drafted path."""
-
-
-def read_texts(target: Target, prompts: Sequence[Prompt], answers: Mapping[str, Sequence[int]]) -> list[Row]:
-    """Returns the prompts with their answers and the features of both."""
-    rows = []
-    for prompt in prompts:
-        ids_T = torch.tensor([*prompt.ids, *answers[prompt.id]])
-        out = target.forward(ids_T[None], torch.arange(len(ids_T))[None], DenseAttention(), want_aux=True)
-        assert out.aux_BTL is not None, "the captured layers were asked for"
-        mask_T = torch.arange(len(ids_T)) >= len(prompt.ids)
-        rows.append(Row(prompt.id, "", ids_T, mask_T, out.aux_BTL[0], torch.empty(0)))
-    return rows
 
 
 def draft_everywhere(
@@ -118,13 +103,7 @@ def rows_of(parsed: argparse.Namespace) -> Iterator[ResultRow]:
     config = BenchConfig(prompts=parsed.prompts, prompts_per_task=10_000, max_tokens=MAX_TOKENS)
     every = interleave_tasks(load_workload(config, None, target)[0])
     prompts = [prompt for prompt in every if len(prompt.ids) < LONGEST_PROMPT][: parsed.answers]
-    requests = [Request(prompt.id, tuple(prompt.ids), MAX_TOKENS) for prompt in prompts]
-    engine = Engine(target, (), 8, LONGEST_PROMPT + MAX_TOKENS)
-    answers = {one.request.id: one.token_ids for one in plain_loop(engine, RequestList(requests))}
-    rows = read_texts(target, prompts, answers)
-    spans = [
-        AnswerSpan(number, row.ids_T, int((~row.loss_mask_T).sum()), len(row.ids_T)) for number, row in enumerate(rows)
-    ]
+    rows, spans = answer_greedily(target, prompts, MAX_TOKENS)
     num_tokens = sum(span.end - 1 - span.start for span in spans)
     for name, shape in SHAPES.items():
         drafts = draft_everywhere(stored, target, shape, rows, spans)

@@ -146,11 +146,13 @@ class HeadDrafter(Generic[HeadT]):
 
         Requirement: as in `AttentionMetadata.with_sink_tokens`.
         """
-        window = self.head.window
+        window, table_RC = self.head.window, self.pool.req_to_token_RC
+        if window is None or table_RC.shape[1] <= window:  # no text of this engine is longer
+            return self.attend(metadata)
         # On a GPU, the host does not know the lengths.
-        if window is not None and (self.kv.is_cuda or int(metadata.positions_T.max()) >= window):
-            metadata = metadata.with_sink_tokens(self.pool.req_to_token_RC, window, SINK_TOKENS)
-        return PackedAttention(self._prepare(self.kv, self.pool.req_to_token_RC, metadata))
+        if self.kv.is_cuda or int(metadata.positions_T.max()) >= window:
+            metadata = metadata.with_sink_tokens(table_RC, window, SINK_TOKENS)
+        return self.attend(metadata)
 
     def stage_reads(self, reads: Sequence[tuple[int, int, int]]) -> ReadRows:
         """Returns the tokens that a forward reads.
