@@ -153,7 +153,7 @@ def baseline_and_eagle3(
     """Returns the two arms of a peer that supports EAGLE-3."""
     return {
         "baseline": Arm(command, options, environment),
-        f"eagle3 chain {options.chain}": Arm(command, replace(options, head=str(head)), environment),
+        f"{options.method} chain {options.chain}": Arm(command, replace(options, head=str(head)), environment),
     }
 
 

@@ -66,14 +66,18 @@ EOF
     fi
     head=$(local_name "$head") || exit 2
 fi
-# The slots of a block head, which drafts all of them as a chain, whatever EYAS_SPECULATION says; empty for EAGLE-3.
-slots=''
+# The method and slots of a block head, which drafts all of them as a chain, whatever EYAS_SPECULATION says; empty for
+# EAGLE-3. The block_size of DFlash counts the anchor, which is no slot.
+slots='' method=''
 if [ -n "$depth" ] && [ -f "$head/config.json" ]; then
-    # shellcheck disable=SC2034  # both entrypoints read it
     slots=$(python3 -c 'import json, sys
 raw = json.load(open(sys.argv[1]))
-print(int(raw["block_size"]) if "Qwen3DSparkModel" in raw.get("architectures", []) else "")' "$head/config.json") ||
+names = raw.get("architectures", [])
+if "Qwen3DSparkModel" in names: print("dspark", int(raw["block_size"]))
+if "DFlashDraftModel" in names: print("dflash", int(raw["block_size"]) - 1)' "$head/config.json") ||
         fail "$head/config.json cannot be read" "Export the head again"
+    # shellcheck disable=SC2034  # both entrypoints read it
+    method=${slots% *} slots=${slots#* }
 fi
 # shellcheck disable=SC2034  # both entrypoints read it
 name=${EYAS_SERVED_NAME:-$target}

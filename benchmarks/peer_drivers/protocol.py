@@ -52,7 +52,8 @@ class Options:
     """The options of a driver, passed as JSON in its only argument.
 
     target, head: in the peer's format; head None: plain decoding. streams, context: the largest values of the run.
-    dtype: of the arithmetic, "bfloat16" or "float32". chain: draft tokens in a round.
+    dtype: of the arithmetic, "bfloat16" or "float32". chain: draft tokens in a round. method: of drafting, "eagle3" or
+    "dflash".
     """
 
     target: str
@@ -63,6 +64,7 @@ class Options:
     prompt_lookup: bool = False
     dtype: str = "bfloat16"
     chain: int = 3
+    method: str = "eagle3"
 
     @staticmethod
     def read() -> "Options":

@@ -1,4 +1,4 @@
-"""Driver of vLLM on a CPU, in this process: plain, or EAGLE-3 with a chain. vLLM supports only chains.
+"""Driver of vLLM on a CPU, in this process: plain, or EAGLE-3 or DFlash with a chain. vLLM supports only chains.
 
 benchmarks/compare_peers.py preloads Intel's OpenMP; without it vLLM warns that speculation is slower. It also disables
 vLLM's engine process, so that a step sends no message to another process.
@@ -24,7 +24,9 @@ def counted(engine: LLMEngine, name: str) -> int:
 def main() -> None:
     speculation = None
     if options.head is not None:
-        speculation = {"method": "eagle3", "model": options.head, "num_speculative_tokens": options.chain}
+        speculation = {"method": options.method, "model": options.head, "num_speculative_tokens": options.chain}
+    # vLLM needs both for DFlash on a CPU (vllm #44029).
+    settings = {"enforce_eager": True, "enable_prefix_caching": False} if options.method == "dflash" else {}
     engine = LLMEngine.from_engine_args(
         EngineArgs(
             model=options.target,
@@ -35,6 +37,7 @@ def main() -> None:
             speculative_config=speculation,
             skip_tokenizer_init=True,
             generation_config="vllm",
+            **settings,
         )
     )
 

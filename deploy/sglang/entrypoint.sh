@@ -5,7 +5,7 @@ set -eu
 . "${EYAS_HOME:-/opt/eyas}/entrypoint.sh"
 
 if [ -n "$slots" ]; then
-    set -- --speculative-algorithm DSPARK --speculative-draft-model-path "$head" \
+    set -- --speculative-algorithm "$(echo "$method" | tr '[:lower:]' '[:upper:]')" --speculative-draft-model-path "$head" \
         --speculative-num-draft-tokens "$((slots + 1))" "$@"
 elif [ -n "$depth" ]; then
     set -- --speculative-algorithm EAGLE3 --speculative-draft-model-path "$head" --speculative-num-steps "$depth" \

@@ -20,8 +20,8 @@ except m.PackageNotFoundError: sys.exit(0)  # a build without metadata: vLLM its
 sys.exit(version[0] == "0" and version[1].isdigit() and int(version[1]) < 25)' ||
         fail "This vLLM cannot serve a block head" "Use vLLM 0.25.0 or newer (deploy/images.env), or deploy.engine=eyas"
     config="{\"method\": \"eagle3\", \"model\": \"$head\", \"num_speculative_tokens\": $depth}"
-    [ -z "$slots" ] || config="{\"method\": \"dspark\", \"model\": \"$head\", \"num_speculative_tokens\": $slots,
-        \"draft_sample_method\": \"probabilistic\"}"
+    [ -z "$slots" ] || config="{\"method\": \"$method\", \"model\": \"$head\", \"num_speculative_tokens\": $slots}"
+    [ "$method" != dspark ] || config="${config%\}}, \"draft_sample_method\": \"probabilistic\"}"
     set -- --speculative-config "$config" "$@"
 fi
 exec python3 "${EYAS_HOME:-/opt/eyas}/gate.py" \

@@ -6,7 +6,7 @@
     tune/  ────┤                 export/parity.json        differences of logits, for each directory and draft step
     prompts/ ──┘
 
-A block head has export/deepspec/ in the place of vllm-speculators/.
+A DSpark head has export/deepspec/ in the place of vllm-speculators/, a DFlash head has neither.
 `formats.reference_reader`, a second implementation, loads each directory and computes logits. If they differ from the
 logits of the head, the stage fails. The READMEs contain the acceptance length from eval/, the flags from tune/ and the
 licenses from prompts/, if these stages are finished. They contain no times and no paths.
@@ -32,6 +32,7 @@ from eyas.formats.fit import require_fit, require_layers
 from eyas.formats.head_dir import ACCEPTANCE_FILE, CONFIG_FILE, StoredHead, digest_head, read_head
 from eyas.formats.parity import MAX_TOKENS, TOLERANCE, TargetStates, compare_with_reference
 from eyas.formats.sglang_vllm import engine_formats, find_matrix_problem, sglang_flags, vllm_flags, write_engine_dir
+from eyas.model.head import HeadConfig
 from eyas.model.target import Target
 from eyas.model.target_dir import public_name
 from eyas.tree.shape import TreeShape, chain_shape
@@ -182,8 +183,7 @@ def render_readme(
     data = "## Data and licenses\n\nNothing is known of the data that trained this head."
     if ledger is not None and ledger.get("target"):
         data = render_data_section(ledger, ledger["target"] | {"name": name}).strip()
-    slots = stored.config.max_depth
-    kind = "EAGLE-3" if slots is None else "DSpark"
+    kind = {"eagle3": "EAGLE-3", "dspark": "DSpark", "dflash": "DFlash"}[stored.config.method]
     environment = template_environment("eyas", ".", keep_trailing_newline=True)
     environment.filters["json"] = json.dumps
     environment.filters["cell"] = lambda value: str(value).replace("|", "\\|")
@@ -197,7 +197,7 @@ def render_readme(
         config=stored.config,
         head=stored.head,
         trained_context=stored.metadata.trained_context,
-        commands=[(point["streams"], launch_command(engine, point, name, slots)) for point in inputs.list_trees()],
+        commands=[(one["streams"], launch_command(engine, one, name, stored.config)) for one in inputs.list_trees()],
         directory=DIRECTORY,
         acceptance=acceptance,
         digests={"target": target.digest, **target.text_digests, "head": stored.digest, **file_digests},
@@ -205,19 +205,19 @@ def render_readme(
     )
 
 
-def launch_command(engine: str, point: Mapping[str, Any], target_name: str, slots: int | None) -> str | None:
+def launch_command(engine: str, point: Mapping[str, Any], target_name: str, config: HeadConfig) -> str | None:
     """Returns the shell command that runs the target with this head; None if no speculation was faster.
 
     Args:
         engine: The engine, a key of ENGINE_NAMES.
         point: An entry of `ExportInputs.list_trees`.
         target_name: The name of the target in the command.
-        slots: The number of slots of a block head; None for EAGLE-3.
+        config: The config of the head.
     """
     if engine == "deepspec":
         return f"python eval.py --target_name_or_path {target_name} --draft_name_or_path {DIRECTORY}"
     if engine == "sglang":
-        flags = sglang_flags(point["tree"], DIRECTORY, slots)
+        flags = sglang_flags(point["tree"], DIRECTORY, config.max_depth, config.method)
         return None if flags is None else f"python -m sglang.launch_server --model-path {target_name} {flags}"
-    flags = vllm_flags(point["chain"], DIRECTORY, slots)
+    flags = vllm_flags(point["chain"], DIRECTORY, config.max_depth, config.method)
     return None if flags is None else f"vllm serve {target_name} {flags}"

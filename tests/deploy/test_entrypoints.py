@@ -67,25 +67,30 @@ def test_vllm_gets_a_chain_and_no_variable_that_adds_routes(start):
     assert not [name for name in running.call["environment"] if name.startswith(("VLLM_", "AIP_"))]
 
 
-def block_head(place: Path) -> str:
+BLOCKS = {"dspark": ("Qwen3DSparkModel", 7), "dflash": ("DFlashDraftModel", 8)}
+
+
+def block_head(place: Path, method: str = "dspark") -> str:
     """The directory of a block head of 7 slots, as far as an entrypoint reads it."""
     place.mkdir()
-    (place / "config.json").write_text(json.dumps({"architectures": ["Qwen3DSparkModel"], "block_size": 7}))
+    architecture, size = BLOCKS[method]
+    (place / "config.json").write_text(json.dumps({"architectures": [architecture], "block_size": size}))
     return str(place)
 
 
-def test_a_block_head_drafts_all_its_slots(start, tmp_path):
+@pytest.mark.parametrize("method", BLOCKS)
+def test_a_block_head_drafts_all_its_slots(start, tmp_path, method):
     """The tree of the recipe is that of EAGLE-3; a block head has the width that it was trained with."""
-    head = block_head(tmp_path / "head")
+    head = block_head(tmp_path / "head", method)
     environment = {"EYAS_TARGET": "org/model", "EYAS_HEAD": head, "EYAS_SPECULATION": "6,4,16"}
     arguments = start("sglang", "--tp", "4", **environment).call["arguments"]
-    assert after(arguments, "--speculative-algorithm") == "DSPARK"
+    assert after(arguments, "--speculative-algorithm") == method.upper()
     assert after(arguments, "--speculative-draft-model-path") == head
     assert after(arguments, "--speculative-num-draft-tokens") == "8"
     assert not {"--speculative-num-steps", "--speculative-eagle-topk"} & set(arguments)
     told = json.loads(after(start("vllm", **environment).call["arguments"], "--speculative-config"))
-    assert told.pop("draft_sample_method") == "probabilistic"
-    assert told == {"method": "dspark", "model": head, "num_speculative_tokens": 7}
+    assert told.pop("draft_sample_method", None) == ("probabilistic" if method == "dspark" else None)
+    assert told == {"method": method, "model": head, "num_speculative_tokens": 7}
 
 
 @pytest.mark.parametrize(("version", "is_served"), [("0.24.1", False), ("0.25.0", True), ("1.0.0", True)])

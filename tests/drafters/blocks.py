@@ -24,17 +24,18 @@ SLOTS = 4
 MASK = 287  # a row of the embedding that no text uses
 
 
-def block_config(target: Target, size: int = SLOTS) -> BlockConfig:
+def block_config(target: Target, size: int = SLOTS, method: str = "dspark") -> BlockConfig:
     """Two layers, for a target of tests.tiny."""
     info = target.info
     sizes = HeadConfig.for_target(info, info.vocab_size, intermediate_size=96, aux_layer_ids=target.aux_layer_ids)
     shared = {field.name: getattr(sizes, field.name) for field in dataclasses.fields(HeadConfig)}
-    return BlockConfig(**shared, num_layers=2, block_size=size, markov_rank=8, mask_id=MASK)
+    kind = {"markov_rank": 0, "fill_in": True} if method == "dflash" else {"markov_rank": 8}
+    return BlockConfig(**shared, num_layers=2, block_size=size, mask_id=MASK, **kind)
 
 
-def random_block(target: Target, seed: int = 0) -> BlockHead:
+def random_block(target: Target, seed: int = 0, method: str = "dspark") -> BlockHead:
     """Random weights, wide enough that every input moves the logits; no norm is 1."""
-    head = BlockHead.init(block_config(target), seed)
+    head = BlockHead.init(block_config(target, method=method), seed)
     with torch.no_grad():
         for number, weight in enumerate(head.parameters()):
             weight.mul_(5 if weight.ndim == 2 else 1 + 0.01 * number)
@@ -57,9 +58,20 @@ def answer_rows(spoken: Spoken) -> list[Row]:
 
 @pytest.fixture(scope="session")
 def learned(llama: Spoken) -> BlockHead:
-    """A head that has learned the answers of `llama`, with the loss of training."""
-    target, updates = llama.target, 120
-    head, rows = BlockHead.init(block_config(target), 0), answer_rows(llama)
+    """A DSpark head that has learned the answers of `llama`."""
+    return learn(llama, "dspark")
+
+
+@pytest.fixture(scope="session")
+def learned_dflash(llama: Spoken) -> BlockHead:
+    """A DFlash head that has learned the answers of `llama`."""
+    return learn(llama, "dflash")
+
+
+def learn(spoken: Spoken, method: str) -> BlockHead:
+    """Returns a head that has learned the answers, with the loss of training."""
+    target, updates = spoken.target, 120
+    head, rows = BlockHead.init(block_config(target, method=method), 0), answer_rows(spoken)
     teacher = Teacher(target.lm_head, every_token(target), torch.float32)
     optimizer = torch.optim.AdamW(head.parameters(), lr=4e-3)
     for update in range(updates):

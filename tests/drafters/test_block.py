@@ -28,16 +28,22 @@ SHAPES = [chain_shape(SLOTS), TreeShape(SLOTS, 3, 10)]
 IDS = ["chain", "tree"]
 
 
+@pytest.fixture(params=["dspark", "dflash"])
+def either(request: pytest.FixtureRequest, learned: BlockHead, learned_dflash: BlockHead) -> BlockHead:
+    return learned if request.param == "dspark" else learned_dflash
+
+
+@pytest.mark.parametrize("method", ["dspark", "dflash"])
 @pytest.mark.parametrize("shape", SHAPES, ids=IDS)
-def test_a_random_block_changes_nothing(llama: Spoken, shape: TreeShape) -> None:
-    spec = block_spec(random_block(llama.target), llama.target, shape)
+def test_a_random_block_changes_nothing(llama: Spoken, shape: TreeShape, method: str) -> None:
+    spec = block_spec(random_block(llama.target, method=method), llama.target, shape)
     for slots in (1, 3):
         assert tokens(drive(Engine(llama.target, [spec], slots, CONTEXT), llama.requests)) == llama.answers
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=IDS)
-def test_the_overlap_loop_gives_the_same_answers(llama: Spoken, learned: BlockHead, shape: TreeShape) -> None:
-    engine = poison(Engine(llama.target, [block_spec(learned, llama.target, shape)], 3, CONTEXT))
+def test_the_overlap_loop_gives_the_same_answers(llama: Spoken, either: BlockHead, shape: TreeShape) -> None:
+    engine = poison(Engine(llama.target, [block_spec(either, llama.target, shape)], 3, CONTEXT))
     answers = {one.request.id: one for one in overlap_loop(engine, RequestList(llama.requests))}
     assert tokens(answers) == llama.answers
     assert acceptance_length([one.rounds for one in answers.values() if one.accepted]) > 1.7
@@ -50,10 +56,10 @@ def accepted_after(engine: Engine, spoken: Spoken) -> list[tuple[str, tuple[int,
 
 
 def test_acceptance_is_the_same_for_any_chunk_prefix_hit_and_preemption(
-    llama: Spoken, learned: BlockHead, monkeypatch: pytest.MonkeyPatch
+    llama: Spoken, either: BlockHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing or misplaced context shows as another number of accepted tokens, not as another answer."""
-    spec = block_spec(learned, llama.target, chain_shape(SLOTS))
+    spec = block_spec(either, llama.target, chain_shape(SLOTS))
     engine = Engine(llama.target, [spec], 3, CONTEXT)
     cold = accepted_after(engine, llama)
     assert accepted_after(engine, llama) == cold, "all prompts are in the prefix cache"
@@ -140,10 +146,10 @@ def test_arms_are_not_deeper_than_the_block() -> None:
     assert "chain5" not in {arm.name for arm in default_arms(4)}
 
 
-def test_a_stale_scratch_row_is_never_read(llama: Spoken, learned: BlockHead) -> None:
+def test_a_stale_scratch_row_is_never_read(llama: Spoken, either: BlockHead) -> None:
     """Rows beyond the committed text and outside the block may hold anything."""
     shape = chain_shape(SLOTS)
-    engine = Engine(llama.target, [block_spec(learned, llama.target, shape)], 2, CONTEXT)
+    engine = Engine(llama.target, [block_spec(either, llama.target, shape)], 2, CONTEXT)
     drafter = engine.runner.drafters[0]
     assert isinstance(drafter, BlockDrafter)
     drafter.kv.fill_(torch.nan)

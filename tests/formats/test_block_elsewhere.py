@@ -1,5 +1,6 @@
 """Block heads as other projects publish them: read into the same head, or refused by the name of their convention."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,8 @@ def speculators() -> dict[str, Any]:
 LAYOUTS = {"DeepSpec": deepspec, "SGLang": sglang, "speculators": speculators}
 
 
-def write(directory: Path, raw: dict[str, Any], prefix: str = "") -> BlockHead:
-    head = BlockHead.init(FIVE, 3)
+def write(directory: Path, raw: dict[str, Any], prefix: str = "", config: BlockConfig = FIVE) -> BlockHead:
+    head = BlockHead.init(config, 3)
     tensors = {f"{prefix}{name}": weight.detach().clone() for name, weight in head.state_dict().items()}
     tensors["lm_head.weight"] = torch.zeros(40, 16)
     (directory / "config.json").write_text(json.dumps(raw))
@@ -79,10 +80,59 @@ def test_published_layouts_are_the_same_head(layout: str, tmp_path: Path) -> Non
     assert all(torch.equal(a, b) for a, b in zip(stored.head.parameters(), head.parameters(), strict=True))
 
 
+def without(raw: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in raw.items() if key not in keys}
+
+
+MARKOV = (*DSPARK, *CONFIDENCE)
+
+
+def z_lab() -> dict[str, Any]:
+    """The keys of the heads that z-lab publishes: the mask token and the layers in `dflash_config`."""
+    nested = {"mask_token_id": 39, "target_layer_ids": [1, 3, 5, 6, 8]}
+    own = {"architectures": ["DFlashDraftModel"], "block_size": 6, "dflash_config": nested}
+    return without(deepspec(), *MARKOV, "target_layer_ids", "num_anchors") | own
+
+
+def speculators_dflash() -> dict[str, Any]:
+    own = {"architectures": ["DFlashSpeculator"], "speculators_model_type": "dflash", "block_size": 6}
+    return without(speculators(), *MARKOV, "sample_from_anchor") | own | {"mask_token_id": 39}
+
+
+SHIFT = {"sample_from_anchor": True, "block_size": 5}
+RANK_0 = without(deepspec(), "markov_head_type", "confidence_head_with_markov")
+RANK_0 |= {"markov_rank": 0, "enable_confidence_head": False}
+DFLASH = {
+    "z-lab": (z_lab(), "z-lab", True),
+    "speculators": (speculators_dflash(), "speculators", True),
+    "speculators, from the anchor": (speculators_dflash() | SHIFT, "speculators", False),
+    "DeepSpec": (RANK_0, "DeepSpec", False),
+}
+
+
+@pytest.mark.parametrize("name", DFLASH)
+def test_heads_without_a_correction_are_read_in_their_convention(name: str, tmp_path: Path) -> None:
+    """z-lab and speculators publish fill-in slots, whose block counts the anchor; DeepSpec's own DFlash is shift."""
+    raw, layout, fill_in = DFLASH[name]
+    config = dataclasses.replace(FIVE, markov_rank=0, fill_in=fill_in)
+    head = write(tmp_path, raw, config=config)
+    assert is_head_config(raw)
+    stored = read_head(tmp_path)
+    assert (stored.config, stored.layout) == (config, layout)
+    assert all(torch.equal(a, b) for a, b in zip(stored.head.parameters(), head.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("architecture", ["DFlash2DraftModel", "LiLiCorrDraftModel"])
+def test_heads_with_other_layers_are_refused_by_name(architecture: str, tmp_path: Path) -> None:
+    raw = z_lab() | {"architectures": [architecture]}
+    assert is_head_config(raw)
+    write(tmp_path, raw)
+    with pytest.raises(InputError, match=f"is a {architecture}"):
+        read_head(tmp_path)
+
+
 FILL_IN = {
-    "z-lab": deepspec() | {"architectures": ["DFlashDraftModel"], "dflash_config": {"mask_token_id": 39}},
-    "z-lab 2": deepspec() | {"architectures": ["DFlash2DraftModel"]},
-    "speculators dflash": speculators() | {"speculators_model_type": "dflash", "architectures": ["DFlashSpeculator"]},
+    "z-lab": z_lab() | {"markov_rank": 3},
     "speculators dspark": speculators() | {"sample_from_anchor": False},
     "nested": sglang() | {"dflash_config": {"sample_from_anchor": False}},
 }
@@ -96,7 +146,7 @@ def test_the_other_convention_is_refused_by_name_and_alone(name: str, tmp_path: 
     with pytest.raises(InputError, match="fill-in convention") as error:
         read_head(tmp_path)
     assert "shift convention" in error.value.fix
-    assert "markov" not in str(error.value), "one problem, not a list of keys that DFlash lacks"
+    assert "tensor" not in str(error.value), "one problem, not a list of keys that DFlash lacks"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +155,8 @@ def test_the_other_convention_is_refused_by_name_and_alone(name: str, tmp_path: 
         ({"markov_head_type": "gated"}, "markov_head_type"),
         ({"enable_confidence_head": False}, "enable_confidence_head"),
         ({"draft_vocab_size": 32}, "all 40 tokens"),
-        ({"markov_rank": 0}, "markov_rank"),
+        ({"markov_rank": 0}, "enable_confidence_head"),
+        ({"markov_rank": -1}, "markov_rank"),
         ({"aux_hidden_state_layer_ids": None}, "aux_hidden_state_layer_ids"),
     ],
 )

@@ -12,7 +12,7 @@ from tests.tiny import tiny_target
 from eyas.formats.config import HeadMetadata
 from eyas.formats.head_dir import read_head, write_head
 from eyas.formats.parity import ParityResult, TargetStates, compare_with_reference
-from eyas.formats.sglang_vllm import BLOCK_FORMATS, sglang_flags, vllm_flags, write_engine_dir
+from eyas.formats.sglang_vllm import BLOCK_FORMATS, engine_formats, sglang_flags, vllm_flags, write_engine_dir
 from eyas.model.block_head import BlockHead
 from eyas.model.target import Target
 
@@ -33,9 +33,9 @@ def export(head: BlockHead, target: Target, place: Path) -> dict[str, Path]:
     """Writes a head and its directories for all engines, and returns the directories by engine."""
     write_head(place / "head", head, every_token(target), HeadMetadata("tiny", target.digest), torch.float32)
     stored = read_head(place / "head")
-    for engine in BLOCK_FORMATS:
+    for engine in engine_formats(head.config):
         write_engine_dir(place / engine.name, engine, stored, "some/target", 1, target)
-    return {name: place / name for name in NAMES}
+    return {engine.name: place / engine.name for engine in engine_formats(head.config)}
 
 
 def compare(place: Path, engine: str, target: Target, text: TargetStates) -> ParityResult:
@@ -62,6 +62,31 @@ def test_what_is_exported_is_the_head(engine: str, target: Target, text: TargetS
     assert (raw["sample_from_anchor"], raw["is_causal"], raw["target_layer_ids"]) == (True, False, [0, 1, 3])
     copies = {"embed_tokens.weight", "lm_head.weight"} & set(load_file(directory / "model.safetensors"))
     assert len(copies) == (2 if engine == "deepspec" else 0)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_an_exported_dflash_head_is_the_head(engine: str, target: Target, text: TargetStates, tmp_path: Path) -> None:
+    """The keys are those of z-lab: a block counts the anchor, and the layer ids are in dflash_config."""
+    head = random_block(target, method="dflash")
+    directories = export(head, target, tmp_path)
+    assert set(directories) == {"sglang", "vllm"}
+    found = compare(tmp_path, engine, target, text)
+    assert found.ok, found
+    assert (found.layers, len(found.steps)) == ([1, 2, 4], SLOTS)
+    assert read_head(directories[engine]).config == head.config
+    raw = json.loads((directories[engine] / "config.json").read_text())
+    assert (raw["architectures"], raw["block_size"]) == (["DFlashDraftModel"], SLOTS + 1)
+    assert raw["dflash_config"]["target_layer_ids"] == [0, 1, 3]
+    assert (raw["sample_from_anchor"], raw["is_causal"], raw["num_target_layers"]) == (False, False, 6)
+    names = set(load_file(directories[engine] / "model.safetensors"))
+    assert not any("markov" in name or "confidence" in name or "embed" in name for name in names)
+    for lie in ({"block_size": SLOTS}, {"dflash_config": raw["dflash_config"] | {"target_layer_ids": [1, 2, 4]}}):
+        rewrite(directories[engine], **(raw | lie))
+        with pytest.raises((AssertionError, RuntimeError)):
+            assert compare(tmp_path, engine, target, text).ok
+    rewrite(directories[engine], **(raw | {"sample_from_anchor": True}))
+    with pytest.raises(ValueError, match="format of DFlash"):
+        compare(tmp_path, engine, target, text)
 
 
 LIES = {
@@ -112,3 +137,11 @@ def test_the_flags_are_those_of_the_engines() -> None:
         "draft_sample_method": "probabilistic",
     }
     assert sglang_flags(None, "H", 7) is vllm_flags(None, "H", 7) is None
+    flags = sglang_flags(chain, "H", 7, "dflash")
+    assert flags is not None
+    assert "--speculative-algorithm DFLASH" in flags
+    assert "--speculative-num-draft-tokens 8" in flags
+    flags = vllm_flags(chain, "H", 7, "dflash")
+    assert flags is not None
+    told = json.loads(flags.removeprefix("--speculative-config '").removesuffix("'"))
+    assert told == {"method": "dflash", "model": "H", "num_speculative_tokens": 7}

@@ -79,7 +79,7 @@ def run(
     copies = plan_replays(config, rated, costs, context)
     replay_copies(copies, heads, answers("tune, copies"), target)
     about = {"machine": describe_machine(), **describe_runtime(target), "head": str(head_dir)}
-    about["slots"] = heads[0].config.max_depth
+    about |= {"slots": heads[0].config.max_depth, "method": heads[0].config.method}
     provenance.mark_unfinished(out_dir)
     write_json_atomic(out_dir / FILE, build_tune_results(config, rated, copies, costs, context) | about)
     return provenance.finish_stage(out_dir, origin, started_s)

@@ -3,7 +3,7 @@
 B requests, T rows, D hidden, L = 3D captured features, g slots, K frontier nodes, W target vocabulary, S path slots, G
 key-value heads, H head size, Z slots of the head's memory, N layers of the head.
 
-With n committed tokens x_0..x_{n - 1} and root x_n, the root is the anchor: position n, slot 0. The head's memory holds
+With n committed tokens x_0..x_{n - 1} and root x_n, the root is the anchor: position n, row 0. The head's memory holds
 the context, which is the keys and values of x_0..x_{n - 1}. Slot k predicts the nodes of level k.
 
     keys and values of      stored in                                               written by           kept
@@ -56,7 +56,7 @@ class BlockSpec(HeadSpec):
     @property
     def scratch_rows(self) -> int:
         """The number of tokens of a block."""
-        return self.head.config.block_size
+        return self.head.config.num_rows
 
     def build(self, memory: EngineMemory) -> "BlockDrafter":
         """Allocates the drafter's own memory for all request slots of the engine, and returns the drafter."""
@@ -72,7 +72,7 @@ class BlockDrafter(HeadDrafter[BlockHead]):
 
     def draft(self, req_slots_B: Tensor, lengths_B: Tensor, roots_B: Tensor, shape: TreeShape) -> Tree:
         """Returns one tree for each request. Requirement: the head has read all committed tokens."""
-        assert shape.depth <= len(self.scratch_E), "a tree is not deeper than the block"
+        assert shape.depth <= self.head.config.block_size, "a tree is not deeper than the block"
         base_BgW = self.base_logits(req_slots_B, lengths_B, roots_B, shape.depth)
         first_BW = base_BgW[:, 0] + self.head.correction(roots_B)
         return self.grower(shape).grow(roots_B, first_BW, expand_block(self.head, base_BgW), lambda ids: ids)
@@ -86,7 +86,8 @@ class BlockDrafter(HeadDrafter[BlockHead]):
         metadata = AttentionMetadata.uniform(req_slots_B, lengths_B, own_Bg.view(-1), own_Bg, positions_T, visible_Tg)
         embeds_1TD = self.target.embed(self.head.block_ids(roots_B).view(1, -1))
         normed_1TD = self.head.step(embeds_1TD, positions_T[None], self.attend_with_sinks(metadata))
-        return self.target.logits(normed_1TD.view(count, size, -1)[:, :depth])
+        slots_BgD = normed_1TD.view(count, size, -1)[:, -self.head.config.block_size :]
+        return self.target.logits(slots_BgD[:, :depth])
 
     def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, tokens: AcceptedTokens) -> None:
         """Stores the context of the root and of the accepted tokens before the last one. It runs no layer."""

@@ -131,6 +131,7 @@ class BlockHeadDrafter:
         sees_BS[:, longest:] = True
         attention.set_visible(sees_BS[:, None].expand(-1, size, -1))
         positions_Bg = positions_B[:, None] + 1 + torch.arange(size)
-        normed_BgD = self.head.step(self.embed(ids_Bg), positions_Bg, attention)[:, : self.depth]
-        weight, dtype = self.target.logits_weight, normed_BgD.dtype
-        return self.target.logits(normed_BgD.to(weight.device, weight.dtype)).to(normed_BgD.device, dtype)
+        normed_BgD = self.head.step(self.embed(ids_Bg), positions_Bg, attention)
+        slots_BgD = normed_BgD[:, -self.head.config.block_size :][:, : self.depth]
+        weight, dtype = self.target.logits_weight, slots_BgD.dtype
+        return self.target.logits(slots_BgD.to(weight.device, weight.dtype)).to(slots_BgD.device, dtype)

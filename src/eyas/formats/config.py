@@ -11,10 +11,13 @@ Block heads (model.block_head) have these layouts. target_layer_ids counts the o
 less than eyas's. speculators counts as eyas does.
 
     layout        architecture        place of the sizes         place of the layer ids
-    eyas          Qwen3DSparkModel    top level                  target_layer_ids
+    eyas          as the next three   as the next three          as the next three
     DeepSpec      Qwen3DSparkModel    top level                  target_layer_ids
     SGLang        DSparkDraftModel    top level, dspark_config   target_layer_ids, also in dspark_config
+    z-lab         DFlashDraftModel    top level, dflash_config   target_layer_ids in dflash_config
     speculators   any                 transformer_layer_config   aux_hidden_state_layer_ids
+
+block_size counts the rows of a block. With fill-in slots (DFlash), these are one more than eyas's slots.
 
 Each key is read wherever it is. The name of the layout is used in messages and for a few defaults. docs/formats.md has
 the conventions and their sources.
@@ -40,7 +43,9 @@ ARCHITECTURE = "LlamaForCausalLMEagle3"
 ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3DraftModel", "Eagle3Speculator")
 BLOCK_ARCHITECTURE = "Qwen3DSparkModel"
 BLOCK_ARCHITECTURES = (BLOCK_ARCHITECTURE, "DSparkDraftModel", "DSparkSpeculator")
-FILL_IN_ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel", "DFlashSpeculator")
+FILL_IN_ARCHITECTURE = "DFlashDraftModel"
+FILL_IN_ARCHITECTURES = (FILL_IN_ARCHITECTURE, "DFlashSpeculator")
+OTHER_BLOCKS = ("DFlash2DraftModel", "DFlash2Speculator", "LiLiCorrDraftModel")
 # The first official heads have the architecture of a plain model. Only `draft_vocab_size` marks them as heads.
 GENERIC_ARCHITECTURE = "LlamaForCausalLM"
 FILE_DTYPES = DTYPES | {"float16": torch.float16, "float64": torch.float64}  # other projects write these two
@@ -48,12 +53,15 @@ TABLES = tomllib.loads(Path(__file__).with_name("head_config.toml").read_text(en
 FIXED_VALUES, SIZE_KEYS = TABLES["fixed"], TABLES["sizes"]
 BLOCK_VALUES, BLOCK_KEYS = TABLES["block"], TABLES["block_sizes"]
 FIX_CONFIG = "Correct config.json, or export the head again"
-FIX_BLOCK = "Use a block head that DeepSpec's DSpark code or eyas has trained"
-FIX_SLOTS = "Use a head of the shift convention (DSpark), or serve this one with vLLM or SGLang"
-FILL_IN = "the fill-in convention (DFlash): slot k predicts the token k after the anchor, where eyas expects k + 1"
+FIX_BLOCK = "Use a block head that DeepSpec's DSpark code, z-lab's DFlash code or eyas has trained"
+FIX_SLOTS = "Use a head of the shift convention (DSpark), or a DFlash head, or serve this one with vLLM or SGLang"
+FILL_IN = "the fill-in convention of the slots, which eyas supports only without a correction (DFlash, markov_rank 0)"
 TARGET_LAYERS_KEY = "target_layer_ids"
 SPECULATORS_LAYERS_KEY = "aux_hidden_state_layer_ids"
 CONVENTION_KEYS = ("sample_from_anchor", "dspark_bonus_anchor")
+CONFIDENCE_KEY = "enable_confidence_head"
+BLOCK_KINDS = ("dspark", "dflash", "dflash2")  # of "speculators_model_type"
+BLOCK_LAYOUTS = {BLOCK_ARCHITECTURE: "DeepSpec", FILL_IN_ARCHITECTURE: "z-lab"}
 FIX_GRAPH = "Use an EAGLE-3 head with one Llama layer: eyas runs no other graph"
 # The name of `fc_norm` in older heads. SGLang still reads both; eyas writes only the new name.
 OLD_FC_NORM = "use_aux_norm"
@@ -102,9 +110,17 @@ def build_config_json(config: HeadConfig, metadata: HeadMetadata, dtype: torch.d
     ids = [int(i) for i in config.aux_layer_ids]
     eos = list(metadata.eos_ids)
     if isinstance(config, BlockConfig):
+        architecture = FILL_IN_ARCHITECTURE if config.fill_in else BLOCK_ARCHITECTURE
         graph = BLOCK_VALUES | {key: getattr(config, field) for field, key in BLOCK_KEYS.items()}
+        graph |= {"block_size": config.num_rows, "sample_from_anchor": not config.fill_in}
+        graph[CONFIDENCE_KEY] = config.markov_rank > 0
         own = {"layer_types": ["full_attention"] * config.num_layers, TARGET_LAYERS_KEY: [i - 1 for i in ids]}
+        if config.fill_in:
+            graph = {key: value for key, value in graph.items() if "markov" not in key and key != CONFIDENCE_KEY}
+            nested = {"mask_token_id": config.mask_id, "causal": False, "use_swa": False}
+            own["dflash_config"] = nested | {TARGET_LAYERS_KEY: own[TARGET_LAYERS_KEY]}
     else:
+        architecture = ARCHITECTURE
         nested = to_sglang_ids(config.aux_layer_ids) or [i - 1 for i in ids]
         graph = FIXED_VALUES
         own = {
@@ -113,7 +129,7 @@ def build_config_json(config: HeadConfig, metadata: HeadMetadata, dtype: torch.d
             "eagle_config": {AUX_LAYERS_KEY: nested, "use_aux_hidden_state": True},
         }
     return {
-        "architectures": [BLOCK_ARCHITECTURE if isinstance(config, BlockConfig) else ARCHITECTURE],
+        "architectures": [architecture],
         **{key: getattr(config, field) for field, key in SIZE_KEYS.items()},
         "rms_norm_eps": config.rms_norm_eps,
         "rope_theta": config.rope_theta,
@@ -136,7 +152,7 @@ def is_head_config(raw: Mapping[str, Any]) -> bool:
 def _is_block(raw: Mapping[str, Any]) -> bool:
     """Returns True if a config.json describes a head that drafts blocks, of either convention of the slots."""
     named, kind = set(raw.get("architectures") or []), raw.get("speculators_model_type")
-    return bool(named & {*BLOCK_ARCHITECTURES, *FILL_IN_ARCHITECTURES}) or kind in ("dspark", "dflash")
+    return bool(named & {*BLOCK_ARCHITECTURES, *FILL_IN_ARCHITECTURES, *OTHER_BLOCKS}) or kind in BLOCK_KINDS
 
 
 def parse_config(raw: Mapping[str, Any], num_layers: int | None) -> ParsedConfig:
@@ -159,7 +175,7 @@ def _detect_layout(raw: Mapping[str, Any]) -> str:
     if "eyas" in raw:
         return "eyas"
     if _is_block(raw):
-        return "DeepSpec" if raw["architectures"] == [BLOCK_ARCHITECTURE] else "SGLang"
+        return BLOCK_LAYOUTS.get(raw["architectures"][0], "SGLang")
     nested = raw.get("eagle_config")
     if isinstance(nested, dict):
         return "ModelOpt" if any(key in nested for key in MODELOPT_KEYS) else "SpecForge or TorchSpec"
@@ -303,31 +319,46 @@ class _BlockConfigParser(_ConfigParser):
 
     def parse_config(self, num_layers: int | None) -> HeadConfig | None:
         if (problem := self._find_slot_problem()) is not None:
-            self.findings.append(Finding("misfit", f"{problem} {FILL_IN}", FIX_SLOTS))
+            self.findings.append(Finding("misfit", problem, FIX_SLOTS))
             return None
-        for key, wanted in (BLOCK_VALUES | TABLES["block_others"]).items():
+        fill_in, rank = self._reads_fill_in(), self.raw["markov_rank"]
+        values = BLOCK_VALUES | TABLES["block_others"] | {CONFIDENCE_KEY: rank != 0}
+        for key, wanted in values.items():
             if self.raw.get(key) not in (wanted, None) and key not in CONVENTION_KEYS:
                 self.add_misfit(key, self.raw[key], json.dumps(wanted), FIX_BLOCK)
         if "sliding_attention" in (self.raw.get("layer_types") or []):
             self.add_misfit("layer_types", self.raw["layer_types"], "full_attention for all layers", FIX_BLOCK)
-        whole = {field: self._parse_number(key, whole=True) for field, key in (SIZE_KEYS | BLOCK_KEYS).items()}
+        keys = SIZE_KEYS | {field: key for field, key in BLOCK_KEYS.items() if key != "markov_rank" or rank != 0}
+        whole = {"markov_rank": 0} | {field: self._parse_number(key, whole=True) for field, key in keys.items()}
         numbers = {key: self._parse_number(key, whole=False) for key in ("rms_norm_eps", "rope_theta")}
         shared = {"aux_layer_ids": self._parse_layers(), "rope_scaling": self._parse_rope_scaling()}
-        return self._build(BlockConfig, whole | numbers | shared)
+        if fill_in and type(whole["block_size"]) is int:
+            whole["block_size"] -= 1  # the anchor's row predicts nothing
+        return self._build(BlockConfig, whole | numbers | shared | {"fill_in": fill_in})
 
     def _find_slot_problem(self) -> str | None:
-        """Returns a clause if the slots are not those of the shift convention; None if they are.
+        """Returns a sentence if the head is a block head that eyas does not run; None if it may run."""
+        names = [*(self.raw.get("architectures") or []), self.raw.get("speculators_model_type")]
+        if other := next((name for name in names if name in (*OTHER_BLOCKS, "dflash2")), None):
+            return f"The head is a {other}, which has layers that eyas does not run"
+        is_dflash = bool({*FILL_IN_ARCHITECTURES, "dflash"} & {*names})
+        self.raw["markov_rank"] = self.raw.get("markov_rank", 0 if is_dflash else None)
+        if not self._reads_fill_in() or self.raw["markov_rank"] == 0:
+            return None
+        if "sample_from_anchor" not in self.raw and self.raw.get("dspark_bonus_anchor") is None:
+            return f"config.json has no sample_from_anchor, which in early files of speculators means {FILL_IN}"
+        return f"sample_from_anchor is false or dspark_bonus_anchor is true in config.json, which means {FILL_IN}"
+
+    def _reads_fill_in(self) -> bool:
+        """Returns True if the slots are those of the fill-in convention, False if those of the shift convention.
 
         Apart from these keys, the files of both conventions look alike.
         """
-        named = next((name for name in self.raw.get("architectures") or [] if name in FILL_IN_ARCHITECTURES), None)
-        if named or self.raw.get("speculators_model_type") == "dflash":
-            return f"The head is a {named or 'dflash'} of"
-        if self.raw.get("sample_from_anchor") is False or self.raw.get("dspark_bonus_anchor") is True:
-            return "sample_from_anchor is false or dspark_bonus_anchor is true in config.json, which means"
-        if self.layout == "speculators" and "sample_from_anchor" not in self.raw:
-            return "config.json has no sample_from_anchor, which in early files of speculators means"
-        return None
+        if self.raw.get("dspark_bonus_anchor") is True:
+            return True
+        named = {*(self.raw.get("architectures") or [])} & {*FILL_IN_ARCHITECTURES}
+        is_default = bool(named) or self.layout == "speculators"
+        return self.raw.get("sample_from_anchor", not is_default) is False
 
     def _parse_layers(self) -> tuple[HFIndex, ...]:
         key, shift = (SPECULATORS_LAYERS_KEY, 0) if self.layout == "speculators" else (TARGET_LAYERS_KEY, 1)

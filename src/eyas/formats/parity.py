@@ -41,7 +41,7 @@ class ParityResult:
         layers: The hidden_states ids that the engine reads.
         largest_logit: The largest absolute logit of eyas. The tolerance is a share of it.
         steps: For each step of a round, the largest difference between two logits. The first step is the text's rows.
-            For a block head: for each slot, the confidence included.
+            For a block head: for each slot, the confidence included if it has one.
         same_tokens: True if both implementations drafted the same tokens.
     """
 
@@ -168,21 +168,22 @@ def draft_block(
         anchor: The token after them.
 
     Returns:
-        For each slot its logits and, as the last column, its confidence; and the drafted tokens.
+        For each slot its logits and, as the last column, its confidence if it has one; and the drafted tokens.
     """
-    attend, start, slots_g = DenseAttention(), len(aux_TL), torch.arange(head.config.block_size)
+    attend, start, rows_g = DenseAttention(), len(aux_TL), torch.arange(head.config.num_rows)
     for layer, (k_BTGH, v_BTGH) in enumerate(head.context_keys_values(aux_TL[None], torch.arange(start)[None])):
         attend.kv_by_layer[layer] = (k_BTGH.transpose(1, 2), v_BTGH.transpose(1, 2))
-    attend.set_visible(torch.ones(1, len(slots_g), start + len(slots_g), dtype=torch.bool))
+    attend.set_visible(torch.ones(1, len(rows_g), start + len(rows_g), dtype=torch.bool))
     embeds_1gD = matrices[0][head.block_ids(torch.tensor([anchor]))]
-    normed_gD = head.step(embeds_1gD, (start + slots_g)[None], attend)[0]
+    normed_gD = head.step(embeds_1gD, (start + rows_g)[None], attend)[0]
     rows, tokens = [], [anchor]
-    for normed_D in normed_gD:
+    for normed_D in normed_gD[-head.config.block_size :]:
         before = torch.tensor(tokens[-1])
         rows.append(matrices[1] @ normed_D + head.correction(before))
-        confidence = head.confidence(normed_D, head.markov_head.markov_w1(before))
         tokens.append(int(rows[-1].argmax()))
-        rows[-1] = torch.cat((rows[-1], confidence[None]))
+        if head.config.markov_rank:
+            confidence = head.confidence(normed_D, head.markov_head.markov_w1(before))
+            rows[-1] = torch.cat((rows[-1], confidence[None]))
     return torch.stack(rows), tokens[1:]
 
 

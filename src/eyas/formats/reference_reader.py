@@ -186,7 +186,13 @@ class ReferenceBlockHead(_HeadFiles):
             ValueError: The engine rejects the files.
         """
         super().__init__(directory)
-        if self.raw["architectures"] != ["Qwen3DSparkModel"] or self.raw["markov_head_type"] != "vanilla":
+        self.is_dflash = self.raw["architectures"] == ["DFlashDraftModel"]
+        if self.is_dflash:
+            # vLLM rejects the method dflash for a head that samples from the anchor's row.
+            if self.raw.get("sample_from_anchor", False):
+                raise ValueError(f"config.json in {directory} is not in the format of DFlash")
+            self.raw |= self.raw["dflash_config"]
+        elif self.raw["architectures"] != ["Qwen3DSparkModel"] or self.raw["markov_head_type"] != "vanilla":
             raise ValueError(f"config.json in {directory} is not in the format of DSpark")
         self.layers = [i + 1 for i in self.raw["target_layer_ids"]]
         self.embedding_WD, self.output_WD = matrices
@@ -201,12 +207,14 @@ class ReferenceBlockHead(_HeadFiles):
             anchor: The token after them.
 
         Returns:
-            For each slot its logits and, as the last column, its confidence; and the drafted tokens.
+            For each slot its logits and, as the last column, its confidence if it has one; and the drafted tokens.
         """
-        size, start = self.raw["block_size"], states_TD[0].shape[0]
+        start, num_rows = states_TD[0].shape[0], self.raw["block_size"]
         # In the fill-in convention, a row predicts the token at its own position, so the anchor's row predicts nothing.
-        extra = 0 if self.raw.get("sample_from_anchor", True) else 1
-        x_gD = self.embedding_WD[[anchor] + [self.raw["mask_token_id"]] * (size + extra - 1)]
+        # The block_size of DFlash counts this row.
+        extra = 0 if self.raw.get("sample_from_anchor", not self.is_dflash) else 1
+        num_rows += 0 if self.is_dflash else extra
+        x_gD = self.embedding_WD[[anchor] + [self.raw["mask_token_id"]] * (num_rows - 1)]
         context_TD = self._norm(torch.cat(list(states_TD), -1) @ self.tensors["fc.weight"].T, "hidden_norm")
         for i in range(self.raw["num_hidden_layers"]):
             layer = f"layers.{i}"
@@ -216,11 +224,13 @@ class ReferenceBlockHead(_HeadFiles):
             x_gD = x_gD + (gate * gate.sigmoid() * up) @ self.tensors[f"{layer}.mlp.down_proj.weight"].T
         rows, tokens = [], [anchor]
         for normed_D in self._norm(x_gD, "norm")[extra:]:
-            vector_r = self.tensors["markov_head.markov_w1.weight"][tokens[-1]]
-            logits_W = self.output_WD @ normed_D + self.tensors["markov_head.markov_w2.weight"] @ vector_r
-            confidence_1 = self.tensors["confidence_head.proj.weight"] @ torch.cat((normed_D, vector_r))
-            rows.append(torch.cat((logits_W, confidence_1 + self.tensors["confidence_head.proj.bias"])))
-            tokens.append(int(logits_W.argmax()))
+            rows.append(self.output_WD @ normed_D)
+            if self.raw.get("markov_rank"):
+                vector_r = self.tensors["markov_head.markov_w1.weight"][tokens[-1]]
+                logits_W = rows[-1] + self.tensors["markov_head.markov_w2.weight"] @ vector_r
+                confidence_1 = self.tensors["confidence_head.proj.weight"] @ torch.cat((normed_D, vector_r))
+                rows[-1] = torch.cat((logits_W, confidence_1 + self.tensors["confidence_head.proj.bias"]))
+            tokens.append(int(rows[-1][: len(self.output_WD)].argmax()))
         return torch.stack(rows), tokens[1:]
 
     def _attention(self, x_gD: Tensor, context_TD: Tensor, start: int, layer: str) -> Tensor:

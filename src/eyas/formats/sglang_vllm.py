@@ -6,7 +6,8 @@ vllm/              top level                 top level                midlayer.X
 vllm-speculators/  transformer_layer_config  top level                layers.0.X    vllm serve DIR
 
 A block head is written as DeepSpec's Qwen3DSparkModel for all three: sglang/, vllm/, and deepspec/, which also has the
-target's embedding and output matrix, because DeepSpec's model class takes both from the file.
+target's embedding and output matrix, because DeepSpec's model class takes both from the file. With fill-in slots it is
+z-lab's DFlashDraftModel: sglang/ and vllm/.
 """
 
 import json
@@ -104,17 +105,19 @@ def _common_problem(config: HeadConfig, num_layers: int) -> str | None:
 
 def _sglang_block_problem(config: HeadConfig, num_layers: int) -> str | None:
     if 0 in config.aux_layer_ids:
-        return "the head reads layer 0, the embedding, and SGLang's DSpark code reads only outputs of layers"
+        return "the head reads layer 0, the embedding, and SGLang's block heads read only outputs of layers"
+    if isinstance(config, BlockConfig) and config.method == "dspark" and not config.markov_rank:
+        return "the head has no correction, which SGLang's DSpark code needs"
     return _common_problem(config, num_layers)
 
 
 def find_matrix_problem(target: Target) -> str | None:
-    """Returns why the engines' DSpark code computes other logits with the target's output matrix; None if it agrees."""
+    """Returns why the engines' block heads compute other logits with the target's output matrix; None if they agree."""
     if target.logit_softcap is not None:
-        return "the target caps its logits, which the DSpark code of the engines does not do"
+        return "the target caps its logits, which the block heads of the engines do not do"
     weight = getattr(target.lm_head, "weight", None)
     if weight is None or weight.dtype not in FILE_DTYPES.values() or getattr(target.lm_head, "bias", None) is not None:
-        return "the target's output matrix is quantized or has a bias, which the engines' DSpark code does not read"
+        return "the target's output matrix is quantized or has a bias, which the engines' block heads do not read"
     return None
 
 
@@ -133,10 +136,12 @@ BLOCK_FORMATS = (
 
 def engine_formats(config: HeadConfig) -> tuple[EngineFormat, ...]:
     """Returns the formats of heads of this kind."""
-    return BLOCK_FORMATS if isinstance(config, BlockConfig) else ENGINE_FORMATS
+    return {"eagle3": ENGINE_FORMATS, "dspark": BLOCK_FORMATS, "dflash": BLOCK_FORMATS[:2]}[config.method]
 
 
-def sglang_flags(tree: dict[str, int] | None, head: str, slots: int | None = None) -> str | None:
+def sglang_flags(
+    tree: dict[str, int] | None, head: str, slots: int | None = None, method: str = "dspark"
+) -> str | None:
     """Returns the flags of `python -m sglang.launch_server`.
 
     Args:
@@ -144,6 +149,7 @@ def sglang_flags(tree: dict[str, int] | None, head: str, slots: int | None = Non
             the root, as `nodes` does.
         head: The path of the head directory.
         slots: The number of slots of a block head, which always drafts all of them as a chain; None for EAGLE-3.
+        method: The method of a block head, `BlockConfig.method`.
 
     Returns:
         The flags; None if the tree is None.
@@ -151,7 +157,7 @@ def sglang_flags(tree: dict[str, int] | None, head: str, slots: int | None = Non
     if tree is None:
         return None
     if slots is not None:
-        flags = "--speculative-algorithm DSPARK --speculative-draft-model-path"
+        flags = f"--speculative-algorithm {method.upper()} --speculative-draft-model-path"
         return f"{flags} {head} --speculative-num-draft-tokens {slots + 1}"
     return (
         f"--speculative-algorithm EAGLE3 --speculative-draft-model-path {head} "
@@ -160,7 +166,7 @@ def sglang_flags(tree: dict[str, int] | None, head: str, slots: int | None = Non
     )
 
 
-def vllm_flags(tree: dict[str, int] | None, head: str, slots: int | None = None) -> str | None:
+def vllm_flags(tree: dict[str, int] | None, head: str, slots: int | None = None, method: str = "dspark") -> str | None:
     """Returns the flag of `vllm serve`; None if the tree is None. The arguments are those of `sglang_flags`.
 
     Requirement: the tree's top_k is 1, a chain.
@@ -170,6 +176,6 @@ def vllm_flags(tree: dict[str, int] | None, head: str, slots: int | None = None)
     assert tree["top_k"] == 1, "vLLM drafts only chains"
     config: dict[str, Any] = {"method": "eagle3", "model": head, "num_speculative_tokens": tree["depth"]}
     if slots is not None:
-        config = {"method": "dspark", "model": head, "num_speculative_tokens": slots}
-        config["draft_sample_method"] = "probabilistic"
+        config = {"method": method, "model": head, "num_speculative_tokens": slots}
+        config |= {"draft_sample_method": "probabilistic"} if method == "dspark" else {}
     return f"--speculative-config '{json.dumps(config)}'"

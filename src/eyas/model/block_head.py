@@ -1,10 +1,13 @@
-r"""The block head (DSpark): drafts a block of tokens in one forward, from the target's captured features.
+r"""The block head (DSpark, DFlash): drafts a block of tokens in one forward, from the target's captured features.
 
 B requests, T rows, D hidden, L = 3D captured features, N heads, G key-value heads, H head size, W target vocabulary,
 g slots of a block, r rank of the correction.
 
 The anchor is the last known token. It is not yet in the target's memory. The block at anchor position a has g rows: the
 anchor, then g - 1 mask tokens, at the positions a .. a + g - 1. Slot k predicts the token at position a + k + 1.
+
+With `fill_in`, a block has one row more. Each mask token predicts the token at its own position, and the anchor's row
+predicts nothing. The rows that predict something are the slots.
 
     aux_BTL --fc--> hidden_norm --> context_BTD          one vector for each token before the anchor, for all layers
                                         | k_proj, k_norm, RoPE; v_proj
@@ -16,9 +19,10 @@ anchor, then g - 1 mask tokens, at the positions a .. a + g - 1. Slot k predicts
 A context token enters each layer only as keys and values, so nothing is fed back from draft to draft. The correction is
 a matrix of rank r over pairs of tokens: w2 w1[token before the slot]. It makes the rows depend on the drafted tokens,
 which the forward does not know. The confidence estimates the probability that the target accepts the token of a slot
-if it has accepted all tokens before it.
+if it has accepted all tokens before it. A head of rank 0 has neither.
 
 Source: DSpark (arXiv 2607.05147) and the layers of DeepSpec's Qwen3DSparkModel, whose tensor names this module has.
+DFlash (arXiv 2602.06036) has fill-in slots and rank 0.
 """
 
 from dataclasses import dataclass
@@ -40,14 +44,16 @@ class BlockConfig(HeadConfig):
     Attributes:
         num_layers: The number of decoder layers.
         block_size: g, the number of slots: the number of tokens that one forward drafts.
-        markov_rank: r, the rank of the correction.
+        markov_rank: r, the rank of the correction. With 0, the head has neither correction nor confidence.
         mask_id: The token of all rows of a block except the first.
+        fill_in: True if a row predicts the token at its own position (DFlash), False if the one after it (DSpark).
     """
 
     num_layers: int = 2
     block_size: int = 8
     markov_rank: int = 256
     mask_id: int = 0
+    fill_in: bool = False
 
     @property
     def head_class(self) -> "type[DraftHead]":
@@ -65,17 +71,29 @@ class BlockConfig(HeadConfig):
         return self.block_size
 
     @property
+    def num_rows(self) -> int:
+        """The number of rows of a block: its slots, and the anchor if it predicts nothing."""
+        return self.block_size + self.fill_in
+
+    @property
+    def method(self) -> str:
+        """The name of the drafting method in vLLM: dspark or dflash."""
+        return "dflash" if self.fill_in else "dspark"
+
+    @property
     def variant(self) -> str:
         """The name of the graph for messages."""
-        return f"block ({self.num_layers} layers, {self.block_size} slots)"
+        return f"block ({self.num_layers} layers, {self.block_size} slots{', fill-in' * self.fill_in})"
 
     def find_problem(self) -> str | None:
         """Returns a clause that says why a head with these sizes is impossible; None if it is possible."""
         if self.fc_norm or self.norm_output:
             return "fc_norm and norm_output exist only in EAGLE-3 heads"
-        if min(self.num_layers, self.block_size, self.markov_rank) < 1:
+        if min(self.num_layers, self.block_size, self.markov_rank + 1) < 1:
             sizes = f"{self.num_layers}, {self.block_size}, {self.markov_rank}"
-            return f"layers, slots and rank must be at least 1: {sizes}"
+            return f"layers and slots must be at least 1, and rank at least 0: {sizes}"
+        if self.fill_in and self.markov_rank:
+            return f"a head with fill-in slots has no correction, so its rank is 0, not {self.markov_rank}"
         if self.draft_vocab_size != self.vocab_size:
             return f"a block head drafts with all {self.vocab_size} tokens, not with {self.draft_vocab_size}"
         if not 0 <= self.mask_id < self.vocab_size:
@@ -149,8 +167,9 @@ class BlockHead(DraftHead):
             self.hidden_norm = nn.RMSNorm(size, config.rms_norm_eps)
             self.layers = nn.ModuleList(BlockLayer(config, layer) for layer in range(config.num_layers))
             self.norm = nn.RMSNorm(size, config.rms_norm_eps)
-            self.markov_head = MarkovHead(config.vocab_size, rank)
-            self.confidence_head = nn.ModuleDict({"proj": nn.Linear(size + rank, 1)})
+            if rank:
+                self.markov_head = MarkovHead(config.vocab_size, rank)
+                self.confidence_head = nn.ModuleDict({"proj": nn.Linear(size + rank, 1)})
         self.rope = Rope(config.head_dim, config.rope_theta, config.rope_scaling)
 
     def context_keys_values(self, aux_BTL: Tensor, positions_BT: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -165,17 +184,19 @@ class BlockHead(DraftHead):
         return [layer.self_attn.keys_values(context_BTD, rotation) for layer in self._layers()]
 
     def block_ids(self, anchors: Tensor) -> Tensor:
-        """Returns the tokens [..., g] of the blocks at these anchors [...]: the anchor, then mask tokens."""
-        ids = anchors.new_full((*anchors.shape, self.config.block_size), self.config.mask_id)
+        """Returns the tokens [..., `num_rows`] of the blocks at these anchors [...]: the anchor, then mask tokens."""
+        ids = anchors.new_full((*anchors.shape, self.config.num_rows), self.config.mask_id)
         ids[..., 0] = anchors
         return ids
 
     def step(self, embeds_BTD: Tensor, positions_BT: Tensor, attend: AttentionFn) -> Tensor:
         """Runs the layers over the rows of blocks and returns normed_BTD, the output of the final norm.
 
+        The slots are the last `block_size` rows of each block.
+
         Args:
             embeds_BTD: The embeddings of `block_ids`.
-            positions_BT: The positions of the rows, [B, T] or [1, T]: of slot k, that of the anchor + k.
+            positions_BT: The positions of the rows, [B, T] or [1, T]: of row k, that of the anchor + k.
             attend: The attention. Each row must see the context before the anchor and all rows of its block.
         """
         rotation, x_BTD = self.rope(positions_BT, embeds_BTD.dtype), embeds_BTD
@@ -184,7 +205,9 @@ class BlockHead(DraftHead):
         return self.norm(x_BTD)
 
     def correction(self, tokens: Tensor) -> Tensor:
-        """Returns the correction [..., W] of the logits of slots. tokens: the token before each slot."""
+        """Returns the correction of the logits of slots, [..., W] or zeros [..., 1]. tokens: the token before each."""
+        if not self.config.markov_rank:
+            return self.norm.weight.new_zeros(*tokens.shape, 1)
         return self.markov_head.markov_w2(self.markov_head.markov_w1(tokens))
 
     def confidence(self, normed: Tensor, vectors: Tensor) -> Tensor:

@@ -124,6 +124,11 @@ class HeadConfig:
         return Head
 
     @property
+    def method(self) -> str:
+        """The name of the drafting method in vLLM."""
+        return "eagle3"
+
+    @property
     def kv_layers(self) -> int:
         """The number of layers that keep keys and values for each token."""
         return 1

@@ -12,11 +12,13 @@ text of features/layout.py, the block at t = 2 with 3 slots:
     token before it   D      E      F           of the correction and the confidence
     predicts          E      F      G           teacher h_3, h_4, h_5
 
+With fill-in slots, the inputs are D and three mask tokens at 3, 4, 5, 6, and the last three rows are the slots.
+
     loss = sum over blocks, slots k of  decay^k * (w * cross_entropy + 0.9 * distance + confidence) / sum_k decay^k
 
     cross_entropy      -log q of the next token of the text
     distance           sum_v |p_v - q_v| = 2 - 2 alpha,  alpha = sum_v min(p_v, q_v): the probability of acceptance
-    confidence         binary cross-entropy of the confidence with the target alpha
+    confidence         binary cross-entropy of the confidence with the target alpha; 0 for a head of rank 0
 
 These are the losses of DSpark (arXiv 2607.05147), where w = 0.1. p is the target's softmax, q the head's, both over all
 W tokens.
@@ -53,49 +55,55 @@ def compute_block_loss(
     """
     decay, _ = weights
     normed_NkD = run_blocks(head, packed, target).flatten(0, 1)
-    vectors_Nr = head.markov_head.markov_w1(packed.tokens_KQ).flatten(0, 1)
-    w2_Wr = head.markov_head.markov_w2.weight
+    has_correction, total = head.config.markov_rank > 0, sum(decay**slot for slot in range(len(packed.tokens_KQ)))
+    if has_correction:
+        vectors_Nr = head.markov_head.markov_w1(packed.tokens_KQ).flatten(0, 1)
+        w2_Wr = head.markov_head.markov_w2.weight
+    else:
+        vectors_Nr, w2_Wr = normed_NkD.new_empty(len(normed_NkD), 0), normed_NkD.new_empty(head.config.vocab_size, 0)
     output = LossOutput(*_BlockLoss.apply(normed_NkD, vectors_Nr, w2_Wr, packed, teacher, weights))
+    if not has_correction:
+        return LossOutput(output.loss / total, output.hits_JK, output.overlap_JK, output.token_loss_JK)
     weights_JK = decay ** torch.arange(len(packed.tokens_KQ), device=normed_NkD.device) * packed.supervised_JK
     logits_JK = head.confidence(normed_NkD, vectors_Nr)[packed.student_index_JK].float()
     losses_JK = F.binary_cross_entropy_with_logits(logits_JK, output.overlap_JK.float(), reduction="none")
-    total = sum(decay**slot for slot in range(len(packed.tokens_KQ)))
     loss = (output.loss + (losses_JK * weights_JK).sum()) / total
     return LossOutput(loss, output.hits_JK, output.overlap_JK, output.token_loss_JK)
 
 
 def run_blocks(head: BlockHead, packed: PackedBatch, target: Target) -> Tensor:
-    """Runs the head over all blocks. Returns normed_KQD, the outputs of its final norm."""
+    """Runs the head over all blocks. Returns normed_KQD, the outputs of its final norm for the slots."""
     dtype = packed.aux_PL.dtype
     context = head.context_keys_values(packed.aux_PL[None], packed.positions_P[None])
     ids_KQ = head.block_ids(packed.tokens_KQ[0]).T
     with torch.no_grad():
         embeds_KQD = target.embed(ids_KQ).to(dtype)
-    slots_K1 = torch.arange(len(ids_KQ), device=ids_KQ.device)[:, None]
-    positions_KQ = packed.positions_P[packed.chains_Q] + 1 + slots_K1
+    rows_K1 = torch.arange(len(ids_KQ), device=ids_KQ.device)[:, None]
+    positions_KQ = packed.positions_P[packed.chains_Q] + 1 + rows_K1
     attention = PackedBlockAttention(packed, context)
     normed_1ND = head.step(embeds_KQD.flatten(0, 1)[None], positions_KQ.view(1, -1), attention)
-    return normed_1ND.view(*ids_KQ.shape, -1)
+    return normed_1ND.view(*ids_KQ.shape, -1)[-head.config.block_size :]
 
 
 class PackedBlockAttention:
-    """The attention of `run_blocks`: a slot attends to the text up to the start of its block, and to its own block.
+    """The attention of `run_blocks`: a row attends to the text up to the start of its block, and to its own block.
 
-    The K slots of a block have the same keys. So they are computed as K times as many query heads of one chain.
+    All rows of a block have the same keys. So they are computed as so many times the query heads of one chain.
     """
 
     def __init__(self, packed: PackedBatch, context: list[tuple[Tensor, Tensor]]) -> None:
         self._packed, self._context, self._places = packed, context, packed.chain_places
 
     def __call__(self, layer: int, q_BNTH: Tensor, k_BGTH: Tensor, v_BGTH: Tensor, params: AttentionParams) -> Tensor:
-        """Returns the attention output of a layer for all slots of all blocks."""
-        num_slots, num_blocks = self._packed.tokens_KQ.shape
+        """Returns the attention output of a layer for all rows of all blocks."""
+        num_blocks = self._packed.tokens_KQ.shape[1]
+        num_rows = q_BNTH.shape[2] // num_blocks
         k_GPH, v_GPH = (part[0].transpose(0, 1) for part in self._context[layer])
-        k_GKQH, v_GKQH = (part[0].unflatten(1, (num_slots, num_blocks)) for part in (k_BGTH, v_BGTH))
-        own = [(k_GKQH[:, slot], v_GKQH[:, slot]) for slot in range(num_slots)]
-        q_NQH = q_BNTH[0].unflatten(1, (num_slots, num_blocks)).flatten(0, 1)
+        k_GKQH, v_GKQH = (part[0].unflatten(1, (num_rows, num_blocks)) for part in (k_BGTH, v_BGTH))
+        own = [(k_GKQH[:, row], v_GKQH[:, row]) for row in range(num_rows)]
+        q_NQH = q_BNTH[0].unflatten(1, (num_rows, num_blocks)).flatten(0, 1)
         out_NQH = chain_attention(self._places, q_NQH, (k_GPH, v_GPH), own, params.scale)
-        return out_NQH.unflatten(0, (-1, num_slots)).flatten(1, 2)[None]
+        return out_NQH.unflatten(0, (-1, num_rows)).flatten(1, 2)[None]
 
 
 class _BlockLoss(torch.autograd.Function):

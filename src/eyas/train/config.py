@@ -44,14 +44,17 @@ class BlockOptions:
     """The recipe keys `train.block.*` of a block head.
 
     Attributes:
+        method: The kind of block: "dspark", or "dflash", which has fill-in slots and neither correction nor confidence.
+            vLLM's CPU build runs only dflash (docs/formats.md).
         layers: The number of decoder layers.
         size: The number of slots: the number of tokens that one forward drafts.
-        rank: The rank of the correction by the token before a slot.
+        rank: The rank of dspark's correction by the token before a slot.
         anchors: The most anchors of one text in an update. They are drawn again for each update.
         token_weight: The weight of the cross-entropy with the next token. DSpark's is 0.1, for 10 passes over a million
             answers. A higher weight learns faster at first (docs/drafters.md).
     """
 
+    method: Literal["dspark", "dflash"] = "dspark"
     layers: PositiveInt = 2
     size: PositiveInt = 8
     rank: PositiveInt = 128
@@ -183,7 +186,8 @@ def build_head_config(
     sizes = replace(sizes, **{name: value for name, value in vars(options).items() if value})
     if config.drafter == "block":
         shared: dict[str, Any] = vars(sizes) | {"num_layers": block.layers, "block_size": block.size}
-        sizes = BlockConfig(**shared, markov_rank=block.rank, mask_id=mask_id)
+        is_dflash = block.method == "dflash"
+        sizes = BlockConfig(**shared, markov_rank=0 if is_dflash else block.rank, mask_id=mask_id, fill_in=is_dflash)
     if (problem := sizes.find_problem()) is not None:
         raise InputError(f"No head can be built: {problem}", "Change train.head, or set capture.aux_layer_ids")
     return sizes
@@ -194,5 +198,6 @@ def match_sizes(config: TrainConfig, sizes: HeadConfig) -> TrainConfig:
     head = HeadOptions(**{field.name: getattr(sizes, field.name) for field in fields(HeadOptions)})
     if not isinstance(sizes, BlockConfig):
         return replace(config, drafter="eagle3", head=head)
-    own = {"layers": sizes.num_layers, "size": sizes.block_size, "rank": sizes.markov_rank}
+    own: dict[str, Any] = {"layers": sizes.num_layers, "size": sizes.block_size, "rank": sizes.markov_rank}
+    own["method"] = sizes.method
     return replace(config, drafter="block", head=head, block=replace(config.block, **own))

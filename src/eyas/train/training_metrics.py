@@ -133,13 +133,13 @@ def count_flops(head: DraftHead, target_vocab: int, packed: PackedBatch) -> int:
     num_rows, (num_steps, num_chains) = packed.ids_P.shape[0], packed.tokens_KQ.shape
     num_supervised, num_teachers = int(packed.supervised_JK.sum()), packed.hidden_JD.shape[0]
     if isinstance(head, BlockHead):
-        config, weight = head.config, head.markov_head.markov_w2.weight
+        config = head.config
         layers = sum(weight.numel() for weight in head.layers.parameters() if weight.ndim == 2)
         context = 2 * config.num_layers * config.num_kv_heads * config.head_dim * config.hidden_size
         return 2 * (
             num_rows * (2 * head.fc.weight.numel() + 3 * context)
-            + 3 * num_steps * num_chains * layers
-            + num_supervised * (2 * config.hidden_size * target_vocab + 3 * weight.numel())
+            + 3 * config.num_rows * num_chains * layers
+            + num_supervised * (2 * config.hidden_size + 3 * config.markov_rank) * target_vocab
             + num_teachers * config.target_hidden_size * target_vocab
         )
     assert isinstance(head, Head), "the other kind of head"
