@@ -85,12 +85,12 @@ class RunData:
         return load_target_without_layers(self.model, dtype, config.capture.aux_layer_ids, "cpu")
 
 
-def train_heads(run: RunData, work: Path, seconds: float) -> dict[Kind, Path]:
-    """Returns the directories of both heads. Trains those that are not finished, each for about `seconds`."""
-    for kind in KINDS:
+def train_heads(run: RunData, work: Path, seconds: float, kinds: Sequence[Kind] = KINDS) -> dict[Kind, Path]:
+    """Returns the directories of the heads. Trains those that are not finished, each for about `seconds`."""
+    for kind in kinds:
         if not has_provenance(work / kind):
             train_head(run, kind, work, seconds)
-    return {kind: work / kind for kind in KINDS}
+    return {kind: work / kind for kind in kinds}
 
 
 def train_head(run: RunData, kind: Kind, work: Path, seconds: float) -> None:

@@ -201,8 +201,7 @@ def load_pair(where: str, run: RunData, parsed: argparse.Namespace, is_last: boo
     work = parsed.work / where.split()[0] / run.directory.name
     given = {kind: getattr(parsed, kind) for kind in KINDS} if is_last else {}
     heads: dict[Kind, Path] = {kind: resolve_head(given[kind]) for kind in KINDS if given.get(kind) is not None}
-    if len(heads) < len(KINDS):
-        heads = {**train_heads(run, work, parsed.train_seconds), **heads}
+    heads |= train_heads(run, work, parsed.train_seconds, [kind for kind in KINDS if kind not in heads])
     return Pair(where, run, heads, read_prompts(run, parsed.prompts), work, parsed.seconds, not parsed.eager)
 
 
