@@ -66,8 +66,9 @@ class Ours:
 
 
 def answer_with_eyas(target: Target, head: Path, length: int, prompts: Sequence[Prompt]) -> Ours:
-    """Answers the prompts with eyas and the head as it was before the export."""
+    """Answers the prompts with eyas and the head as it was before the export. It sees whole texts, as in the peers."""
     stored = read_head(head, target.model.dtype, target.info.num_layers)
+    stored = replace(stored, metadata=replace(stored.metadata, trained_context=None))
     shape = chain_shape(length)
     context = max(len(prompt.ids) for prompt in prompts) + MAX_TOKENS
     engine = Engine(target, [draft_with(target.model.device, stored, shape)], 1, context)
