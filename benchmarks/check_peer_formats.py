@@ -82,11 +82,11 @@ def answer_with_eyas(target: Target, head: Path, length: int, prompts: Sequence[
 def logit_gap(target: Target, prompt: Prompt, expected: list[int], found: list[int]) -> float | None:
     """Returns the difference of the logits of two answers' first different tokens, as a share of the largest logit.
 
-    Returns None if they do not differ. target: in float32.
+    Returns None if they do not differ, and infinity if one is the beginning of the other. target: in float32.
     """
     at = next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), None)
     if at is None:
-        return None
+        return None if len(expected) == len(found) else float("inf")
     ids = [*prompt.ids, *expected[:at]]
     out = target.forward(torch.tensor([ids]), torch.arange(len(ids))[None], DenseAttention())
     logits_W = target.logits(out.hidden_BTD[0, -1])
@@ -144,6 +144,8 @@ def main() -> int:
         parser.error("no peer runs a DSpark head on a CPU")
     chain = config.max_depth or parsed.chain
     directories = DFLASH_DIRECTORIES if config.method == "dflash" else DIRECTORIES
+    if not any(directories[one] for one in peers):
+        parser.error("none of --peers runs a DFlash head")
     target = Target.load(parsed.target, DTYPES[parsed.dtype], config.aux_layer_ids)
     ours = answer_with_eyas(
         target, head, chain, interleave_tasks(load_eval_prompts(target.tokenizer, parsed.per_family))

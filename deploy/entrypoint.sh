@@ -72,7 +72,7 @@ slots='' method=''
 if [ -n "$depth" ] && [ -f "$head/config.json" ]; then
     slots=$(python3 -c 'import json, sys
 raw = json.load(open(sys.argv[1]))
-names = raw.get("architectures", [])
+names, raw = raw.get("architectures", []), {**raw.get("dflash_config", {}), **raw}
 if "Qwen3DSparkModel" in names: print("dspark", int(raw["block_size"]))
 if "DFlashDraftModel" in names: print("dflash", int(raw["block_size"]) - 1)' "$head/config.json") ||
         fail "$head/config.json cannot be read" "Export the head again"

@@ -19,10 +19,9 @@ try: version = m.version("vllm").split(".")
 except m.PackageNotFoundError: sys.exit(0)  # a build without metadata: vLLM itself checks the method
 sys.exit(version[0] == "0" and version[1].isdigit() and int(version[1]) < 25)' ||
         fail "This vLLM cannot serve a block head" "Use vLLM 0.25.0 or newer (deploy/images.env), or deploy.engine=eyas"
-    config="{\"method\": \"eagle3\", \"model\": \"$head\", \"num_speculative_tokens\": $depth}"
-    [ -z "$slots" ] || config="{\"method\": \"$method\", \"model\": \"$head\", \"num_speculative_tokens\": $slots}"
-    [ "$method" != dspark ] || config="${config%\}}, \"draft_sample_method\": \"probabilistic\"}"
-    set -- --speculative-config "$config" "$@"
+    config="{\"method\": \"${method:-eagle3}\", \"model\": \"$head\", \"num_speculative_tokens\": ${slots:-$depth}"
+    [ "$method" != dspark ] || config="$config, \"draft_sample_method\": \"probabilistic\""
+    set -- --speculative-config "$config}" "$@"
 fi
 exec python3 "${EYAS_HOME:-/opt/eyas}/gate.py" \
     vllm serve "$target" --host 127.0.0.1 --port "$EYAS_INNER_PORT" --served-model-name "$name" "$@"

@@ -104,6 +104,8 @@ RANK_0 = without(deepspec(), "markov_head_type", "confidence_head_with_markov")
 RANK_0 |= {"markov_rank": 0, "enable_confidence_head": False}
 DFLASH = {
     "z-lab": (z_lab(), "z-lab", True),
+    "z-lab, of a target with one matrix": (z_lab() | {"tie_word_embeddings": True}, "z-lab", True),
+    "z-lab, with keys without a value": (z_lab() | {"sample_from_anchor": None, "markov_rank": None}, "z-lab", True),
     "speculators": (speculators_dflash(), "speculators", True),
     "speculators, from the anchor": (speculators_dflash() | SHIFT, "speculators", False),
     "DeepSpec": (RANK_0, "DeepSpec", False),
@@ -128,6 +130,25 @@ def test_heads_with_other_layers_are_refused_by_name(architecture: str, tmp_path
     assert is_head_config(raw)
     write(tmp_path, raw)
     with pytest.raises(InputError, match=f"is a {architecture}"):
+        read_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("attention_value_scale", 0.5), ("logit_scale", 2.0), ("output_multiplier", 0.25)]
+)
+def test_scales_that_engines_apply_are_refused(key: str, value: float, tmp_path: Path) -> None:
+    raw = z_lab()
+    raw["dflash_config"] |= {key: value}
+    write(tmp_path, raw, config=dataclasses.replace(FIVE, markov_rank=0, fill_in=True))
+    with pytest.raises(InputError, match=key):
+        read_head(tmp_path)
+
+
+def test_an_own_embedding_of_the_mask_token_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, z_lab(), config=dataclasses.replace(FIVE, markov_rank=0, fill_in=True))
+    read_head(tmp_path)
+    (tmp_path / "mask_embedding.pt").touch()
+    with pytest.raises(InputError, match=r"mask_embedding\.pt replaces"):
         read_head(tmp_path)
 
 

@@ -5,6 +5,7 @@ Q blocks, K slots, N = K * Q, J teacher rows, W target vocabulary.
 
 import dataclasses
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from tests.drafters.blocks import SLOTS, every_token, random_block
 from tests.features.small import random_row
 
+from eyas.base.config import build, to_toml
 from eyas.base.errors import InputError
 from eyas.features.reader import Features
 from eyas.formats.head_dir import read_head
@@ -22,7 +24,7 @@ from eyas.model.target import Target
 from eyas.model.vocab import choose_mask_id
 from eyas.train import train
 from eyas.train.block_loss import compute_block_loss, run_blocks
-from eyas.train.config import BlockOptions, HeadOptions, TrainConfig
+from eyas.train.config import BlockOptions, HeadOptions, TrainConfig, build_head_config, match_sizes
 from eyas.train.loss import Teacher
 from eyas.train.ttt import PackedBatch, pack_rows
 
@@ -118,6 +120,16 @@ def test_mask_token_is_rare_and_distinguishable() -> None:
     counts_W = torch.tensor([4, 0, 3, 0, 0, 0])
     assert choose_mask_id(counts_W, [4], embedding_WD) == 3, "5 is a row of zeros, 4 has a role"
     assert choose_mask_id(torch.tensor([4, 1, 3]), [], torch.ones(3, 2)) == 1
+
+
+@pytest.mark.parametrize("kind", [{"markov_rank": 0, "fill_in": True}, {"markov_rank": 0}, {"markov_rank": 8}])
+def test_a_recipe_can_name_the_sizes_of_any_block_head(target: Target, kind: dict[str, Any]) -> None:
+    """As `eyas drift` writes it to train a head further."""
+    sizes = dataclasses.replace(random_block(target).config, **kind)
+    matched = match_sizes(TrainConfig(), sizes)
+    again = build(TrainConfig, tomllib.loads(to_toml(matched)))
+    assert again == matched
+    assert build_head_config(again, sizes.aux_layer_ids, target.info, sizes.mask_id) == sizes
 
 
 def test_trains_resumes_and_starts_from_a_head(target: Target, features: Path, tmp_path: Path) -> None:

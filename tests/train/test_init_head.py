@@ -85,7 +85,7 @@ def test_a_warm_start_matches_rows_by_target_token(target: Target, stored: Path,
 @pytest.mark.parametrize(
     ("flags", "change", "said"),
     [
-        ({"fc_norm": True}, {}, r"has fc_norm False, but this training needs fc_norm True\. Set train\.head"),
+        ({"fc_norm": True}, {}, r"has fc_norm False, but this training needs fc_norm True\. Set train\.drafter"),
         ({"norm_output": True}, {}, "has norm_output False, but this training needs norm_output True"),
         (
             {},

@@ -1,7 +1,7 @@
 """The block head as a drafter: one forward of the head for each round, then a tree over its slots.
 
-B requests, T rows, D hidden, L = 3D captured features, g slots, K frontier nodes, W target vocabulary, S path slots, G
-key-value heads, H head size, Z slots of the head's memory, N layers of the head.
+B requests, T rows, D hidden, L = 3D captured features, g rows of a block, K frontier nodes, W target vocabulary, S path
+slots, G key-value heads, H head size, Z slots of the head's memory, N layers of the head.
 
 With n committed tokens x_0..x_{n - 1} and root x_n, the root is the anchor: position n, row 0. The head's memory holds
 the context, which is the keys and values of x_0..x_{n - 1}. Slot k predicts the nodes of level k.
@@ -86,8 +86,8 @@ class BlockDrafter(HeadDrafter[BlockHead]):
         metadata = AttentionMetadata.uniform(req_slots_B, lengths_B, own_Bg.view(-1), own_Bg, positions_T, visible_Tg)
         embeds_1TD = self.target.embed(self.head.block_ids(roots_B).view(1, -1))
         normed_1TD = self.head.step(embeds_1TD, positions_T[None], self.attend_with_sinks(metadata))
-        slots_BgD = normed_1TD.view(count, size, -1)[:, -self.head.config.block_size :]
-        return self.target.logits(slots_BgD[:, :depth])
+        slots_BSD = normed_1TD.view(count, size, -1)[:, -self.head.config.block_size :]
+        return self.target.logits(slots_BSD[:, :depth])
 
     def extend(self, req_slots_B: Tensor, lengths_B: Tensor, accepted_B: Tensor, tokens: AcceptedTokens) -> None:
         """Stores the context of the root and of the accepted tokens before the last one. It runs no layer."""

@@ -11,13 +11,13 @@ Block heads (model.block_head) have these layouts. target_layer_ids counts the o
 less than eyas's. speculators counts as eyas does.
 
     layout        architecture        place of the sizes         place of the layer ids
-    eyas          as the next three   as the next three          as the next three
+    eyas          as DeepSpec, z-lab  as DeepSpec, z-lab         as DeepSpec, z-lab
     DeepSpec      Qwen3DSparkModel    top level                  target_layer_ids
     SGLang        DSparkDraftModel    top level, dspark_config   target_layer_ids, also in dspark_config
     z-lab         DFlashDraftModel    top level, dflash_config   target_layer_ids in dflash_config
     speculators   any                 transformer_layer_config   aux_hidden_state_layer_ids
 
-block_size counts the rows of a block. With fill-in slots (DFlash), these are one more than eyas's slots.
+block_size counts the rows of a block. A DFlash head has one slot fewer than rows.
 
 Each key is read wherever it is. The name of the layout is used in messages and for a few defaults. docs/formats.md has
 the conventions and their sources.
@@ -45,21 +45,20 @@ BLOCK_ARCHITECTURE = "Qwen3DSparkModel"
 BLOCK_ARCHITECTURES = (BLOCK_ARCHITECTURE, "DSparkDraftModel", "DSparkSpeculator")
 FILL_IN_ARCHITECTURE = "DFlashDraftModel"
 FILL_IN_ARCHITECTURES = (FILL_IN_ARCHITECTURE, "DFlashSpeculator")
-OTHER_BLOCKS = ("DFlash2DraftModel", "DFlash2Speculator", "LiLiCorrDraftModel")
+OTHER_BLOCKS = ("DFlash2DraftModel", "DFlash2Speculator", "LiLiCorrDraftModel", "dflash2")
 # The first official heads have the architecture of a plain model. Only `draft_vocab_size` marks them as heads.
 GENERIC_ARCHITECTURE = "LlamaForCausalLM"
 FILE_DTYPES = DTYPES | {"float16": torch.float16, "float64": torch.float64}  # other projects write these two
 TABLES = tomllib.loads(Path(__file__).with_name("head_config.toml").read_text(encoding="utf-8"))
 FIXED_VALUES, SIZE_KEYS = TABLES["fixed"], TABLES["sizes"]
 BLOCK_VALUES, BLOCK_KEYS = TABLES["block"], TABLES["block_sizes"]
+CORRECTION, NO_CORRECTION = TABLES["correction"], {"enable_confidence_head": False}
 FIX_CONFIG = "Correct config.json, or export the head again"
 FIX_BLOCK = "Use a block head that DeepSpec's DSpark code, z-lab's DFlash code or eyas has trained"
-FIX_SLOTS = "Use a head of the shift convention (DSpark), or a DFlash head, or serve this one with vLLM or SGLang"
-FILL_IN = "the fill-in convention of the slots, which eyas supports only without a correction (DFlash, markov_rank 0)"
+FIX_SLOTS = "Use a DFlash head or one of the shift convention (DSpark), or serve this head with vLLM or SGLang"
+FILL_IN = "the fill-in convention (row k predicts the token k after the anchor). eyas runs it only with markov_rank 0"
 TARGET_LAYERS_KEY = "target_layer_ids"
 SPECULATORS_LAYERS_KEY = "aux_hidden_state_layer_ids"
-CONVENTION_KEYS = ("sample_from_anchor", "dspark_bonus_anchor")
-CONFIDENCE_KEY = "enable_confidence_head"
 BLOCK_KINDS = ("dspark", "dflash", "dflash2")  # of "speculators_model_type"
 BLOCK_LAYOUTS = {BLOCK_ARCHITECTURE: "DeepSpec", FILL_IN_ARCHITECTURE: "z-lab"}
 FIX_GRAPH = "Use an EAGLE-3 head with one Llama layer: eyas runs no other graph"
@@ -113,10 +112,11 @@ def build_config_json(config: HeadConfig, metadata: HeadMetadata, dtype: torch.d
         architecture = FILL_IN_ARCHITECTURE if config.fill_in else BLOCK_ARCHITECTURE
         graph = BLOCK_VALUES | {key: getattr(config, field) for field, key in BLOCK_KEYS.items()}
         graph |= {"block_size": config.num_rows, "sample_from_anchor": not config.fill_in}
-        graph[CONFIDENCE_KEY] = config.markov_rank > 0
         own = {"layer_types": ["full_attention"] * config.num_layers, TARGET_LAYERS_KEY: [i - 1 for i in ids]}
-        if config.fill_in:
-            graph = {key: value for key, value in graph.items() if "markov" not in key and key != CONFIDENCE_KEY}
+        if not config.fill_in:
+            graph |= CORRECTION if config.markov_rank else NO_CORRECTION
+        else:
+            del graph["markov_rank"]
             nested = {"mask_token_id": config.mask_id, "causal": False, "use_swa": False}
             own["dflash_config"] = nested | {TARGET_LAYERS_KEY: own[TARGET_LAYERS_KEY]}
     else:
@@ -318,13 +318,18 @@ class _BlockConfigParser(_ConfigParser):
     """A parser of the configuration of a block head."""
 
     def parse_config(self, num_layers: int | None) -> HeadConfig | None:
-        if (problem := self._find_slot_problem()) is not None:
+        names = {*(self.raw.get("architectures") or []), self.raw.get("speculators_model_type")}
+        is_dflash = bool(names & {*FILL_IN_ARCHITECTURES, "dflash"})
+        if is_dflash and self.raw.get("markov_rank") is None:
+            self.raw["markov_rank"] = 0  # DFlash has no such key
+        fill_in, rank = self._reads_fill_in(is_dflash), self.raw.get("markov_rank")
+        if (problem := self._find_graph_problem(names, fill_in)) is not None:
             self.findings.append(Finding("misfit", problem, FIX_SLOTS))
             return None
-        fill_in, rank = self._reads_fill_in(), self.raw["markov_rank"]
-        values = BLOCK_VALUES | TABLES["block_others"] | {CONFIDENCE_KEY: rank != 0}
+        values = BLOCK_VALUES | TABLES["block_others"] | (CORRECTION if rank != 0 else NO_CORRECTION)
+        del values["tie_word_embeddings"]  # a block head has no output matrix
         for key, wanted in values.items():
-            if self.raw.get(key) not in (wanted, None) and key not in CONVENTION_KEYS:
+            if self.raw.get(key) not in (wanted, None):
                 self.add_misfit(key, self.raw[key], json.dumps(wanted), FIX_BLOCK)
         if "sliding_attention" in (self.raw.get("layer_types") or []):
             self.add_misfit("layer_types", self.raw["layer_types"], "full_attention for all layers", FIX_BLOCK)
@@ -336,29 +341,29 @@ class _BlockConfigParser(_ConfigParser):
             whole["block_size"] -= 1  # the anchor's row predicts nothing
         return self._build(BlockConfig, whole | numbers | shared | {"fill_in": fill_in})
 
-    def _find_slot_problem(self) -> str | None:
-        """Returns a sentence if the head is a block head that eyas does not run; None if it may run."""
-        names = [*(self.raw.get("architectures") or []), self.raw.get("speculators_model_type")]
-        if other := next((name for name in names if name in (*OTHER_BLOCKS, "dflash2")), None):
-            return f"The head is a {other}, which has layers that eyas does not run"
-        is_dflash = bool({*FILL_IN_ARCHITECTURES, "dflash"} & {*names})
-        self.raw["markov_rank"] = self.raw.get("markov_rank", 0 if is_dflash else None)
-        if not self._reads_fill_in() or self.raw["markov_rank"] == 0:
-            return None
-        if "sample_from_anchor" not in self.raw and self.raw.get("dspark_bonus_anchor") is None:
-            return f"config.json has no sample_from_anchor, which in early files of speculators means {FILL_IN}"
-        return f"sample_from_anchor is false or dspark_bonus_anchor is true in config.json, which means {FILL_IN}"
-
-    def _reads_fill_in(self) -> bool:
+    def _reads_fill_in(self, is_dflash: bool) -> bool:
         """Returns True if the slots are those of the fill-in convention, False if those of the shift convention.
 
         Apart from these keys, the files of both conventions look alike.
         """
+        is_shift = self.raw.get("sample_from_anchor")
+        if is_shift is None:
+            is_shift = not is_dflash and self.layout != "speculators"
+        return self.raw.get("dspark_bonus_anchor") is True or not is_shift
+
+    def _find_graph_problem(self, names: set[str | None], fill_in: bool) -> str | None:
+        """Returns a sentence if the head is a block head that eyas does not run; None if it may run."""
+        if other := next((name for name in OTHER_BLOCKS if name in names), None):
+            return f"The head is a {other}, which has layers that eyas does not run"
+        if not fill_in or self.raw.get("markov_rank") == 0:
+            return None
+        if self.raw.get("sample_from_anchor") is False:
+            return f"sample_from_anchor is false in config.json, so this head follows {FILL_IN}"
         if self.raw.get("dspark_bonus_anchor") is True:
-            return True
-        named = {*(self.raw.get("architectures") or [])} & {*FILL_IN_ARCHITECTURES}
-        is_default = bool(named) or self.layout == "speculators"
-        return self.raw.get("sample_from_anchor", not is_default) is False
+            return f"dspark_bonus_anchor is true in config.json, so this head follows {FILL_IN}"
+        if names & {*FILL_IN_ARCHITECTURES}:
+            return f"DFlash heads follow {FILL_IN}"
+        return f"config.json has no sample_from_anchor, so this head follows {FILL_IN}"
 
     def _parse_layers(self) -> tuple[HFIndex, ...]:
         key, shift = (SPECULATORS_LAYERS_KEY, 0) if self.layout == "speculators" else (TARGET_LAYERS_KEY, 1)

@@ -188,11 +188,14 @@ class ReferenceBlockHead(_HeadFiles):
         super().__init__(directory)
         self.is_dflash = self.raw["architectures"] == ["DFlashDraftModel"]
         if self.is_dflash:
+            self.raw |= self.raw["dflash_config"]
             # vLLM rejects the method dflash for a head that samples from the anchor's row.
             if self.raw.get("sample_from_anchor", False):
                 raise ValueError(f"config.json in {directory} is not in the format of DFlash")
-            self.raw |= self.raw["dflash_config"]
-        elif self.raw["architectures"] != ["Qwen3DSparkModel"] or self.raw["markov_head_type"] != "vanilla":
+        elif (
+            self.raw["architectures"] != ["Qwen3DSparkModel"]
+            or self.raw.get("markov_head_type", "vanilla") != "vanilla"
+        ):
             raise ValueError(f"config.json in {directory} is not in the format of DSpark")
         self.layers = [i + 1 for i in self.raw["target_layer_ids"]]
         self.embedding_WD, self.output_WD = matrices
@@ -209,11 +212,10 @@ class ReferenceBlockHead(_HeadFiles):
         Returns:
             For each slot its logits and, as the last column, its confidence if it has one; and the drafted tokens.
         """
-        start, num_rows = states_TD[0].shape[0], self.raw["block_size"]
         # In the fill-in convention, a row predicts the token at its own position, so the anchor's row predicts nothing.
         # The block_size of DFlash counts this row.
-        extra = 0 if self.raw.get("sample_from_anchor", not self.is_dflash) else 1
-        num_rows += 0 if self.is_dflash else extra
+        extra = int(self.is_dflash or not self.raw.get("sample_from_anchor", True))
+        start, num_rows = states_TD[0].shape[0], self.raw["block_size"] + (0 if self.is_dflash else extra)
         x_gD = self.embedding_WD[[anchor] + [self.raw["mask_token_id"]] * (num_rows - 1)]
         context_TD = self._norm(torch.cat(list(states_TD), -1) @ self.tensors["fc.weight"].T, "hidden_norm")
         for i in range(self.raw["num_hidden_layers"]):
@@ -243,7 +245,7 @@ class ReferenceBlockHead(_HeadFiles):
         k_GSH = self._rotate(self._norm(project(rows_SD, "k"), f"{layer}.self_attn.k_norm"), 0)
         share = q_NgH.shape[0] // k_GSH.shape[0]
         scores_NgS = q_NgH @ k_GSH.repeat_interleave(share, 0).transpose(1, 2) / math.sqrt(self.head_dim)
-        if self.raw.get("is_causal", False):
+        if self.raw.get("is_causal", self.raw.get("causal", False)):
             rows = x_gD.shape[0]
             scores_NgS += torch.full((rows, start + rows), float("-inf")).triu(start + 1)
         out_NgH = scores_NgS.softmax(-1) @ project(rows_SD, "v").repeat_interleave(share, 0)

@@ -5,9 +5,9 @@ sglang/            top level                 top level, eagle_config  midlayer.X
 vllm/              top level                 top level                midlayer.X    vllm serve TARGET
 vllm-speculators/  transformer_layer_config  top level                layers.0.X    vllm serve DIR
 
-A block head is written as DeepSpec's Qwen3DSparkModel for all three: sglang/, vllm/, and deepspec/, which also has the
-target's embedding and output matrix, because DeepSpec's model class takes both from the file. With fill-in slots it is
-z-lab's DFlashDraftModel: sglang/ and vllm/.
+A DSpark head is written as DeepSpec's Qwen3DSparkModel for all three: sglang/, vllm/, and deepspec/, which also has the
+target's embedding and output matrix, because DeepSpec's model class takes both from the file. A DFlash head is written
+as z-lab's DFlashDraftModel, only for sglang/ and vllm/.
 """
 
 import json
@@ -114,10 +114,10 @@ def _sglang_block_problem(config: HeadConfig, num_layers: int) -> str | None:
 def find_matrix_problem(target: Target) -> str | None:
     """Returns why the engines' block heads compute other logits with the target's output matrix; None if they agree."""
     if target.logit_softcap is not None:
-        return "the target caps its logits, which the block heads of the engines do not do"
+        return "the target caps its logits, which the code of the engines does not do"
     weight = getattr(target.lm_head, "weight", None)
     if weight is None or weight.dtype not in FILE_DTYPES.values() or getattr(target.lm_head, "bias", None) is not None:
-        return "the target's output matrix is quantized or has a bias, which the engines' block heads do not read"
+        return "the target's output matrix is quantized or has a bias, which the engines' block heads cannot use"
     return None
 
 
@@ -136,7 +136,8 @@ BLOCK_FORMATS = (
 
 def engine_formats(config: HeadConfig) -> tuple[EngineFormat, ...]:
     """Returns the formats of heads of this kind."""
-    return {"eagle3": ENGINE_FORMATS, "dspark": BLOCK_FORMATS, "dflash": BLOCK_FORMATS[:2]}[config.method]
+    without_matrices = tuple(one for one in BLOCK_FORMATS if not one.has_matrices)
+    return {"eagle3": ENGINE_FORMATS, "dspark": BLOCK_FORMATS, "dflash": without_matrices}[config.method]
 
 
 def sglang_flags(

@@ -142,6 +142,7 @@ def _misfit(problem: str, fix: str = FIX_HEAD) -> ParsedVocab:
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 TORCH_FILE = "pytorch_model.bin"  # the official heads; loaded without executing the code it may contain
+MASK_FILE = "mask_embedding.pt"
 OLD_NORM_NAMES = ("aux_norm_low.weight", "aux_norm_mid.weight", "aux_norm_high.weight")
 IGNORED_TENSORS = re.compile(r"verifier_lm_head\.weight|verifier_norm\.weight|.*rotary_emb\.inv_freq")
 EMBEDDING = "embed_tokens.weight"
@@ -183,7 +184,11 @@ def load_weights(directory: Path, config: HeadConfig) -> LoadedWeights:
         for name in ("lm_head.weight", "d2t", "t2d"):
             tensors.pop(name, None)
         every_W = torch.ones(config.vocab_size, dtype=torch.bool)
-        return LoadedWeights(tensors, DraftVocab.from_chosen(every_W), embedding_WD, [*_check_tensors(tensors, config)])
+        findings += _check_tensors(tensors, config)
+        if (directory / MASK_FILE).exists():  # vLLM reads it
+            problem = f"{MASK_FILE} replaces the embedding of the mask token, which eyas does not support"
+            findings.append(Finding("misfit", problem, "Use a head without this file"))
+        return LoadedWeights(tensors, DraftVocab.from_chosen(every_W), embedding_WD, findings)
     d2t, t2d = tensors.pop("d2t", None), tensors.pop("t2d", None)
     parsed = parse_vocab(d2t, t2d, config.draft_vocab_size, config.vocab_size)
     findings += [*parsed.findings, *_check_tensors(tensors, config)]

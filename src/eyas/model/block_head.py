@@ -89,7 +89,7 @@ class BlockConfig(HeadConfig):
         """Returns a clause that says why a head with these sizes is impossible; None if it is possible."""
         if self.fc_norm or self.norm_output:
             return "fc_norm and norm_output exist only in EAGLE-3 heads"
-        if min(self.num_layers, self.block_size, self.markov_rank + 1) < 1:
+        if min(self.num_layers, self.block_size) < 1 or self.markov_rank < 0:
             sizes = f"{self.num_layers}, {self.block_size}, {self.markov_rank}"
             return f"layers and slots must be at least 1, and rank at least 0: {sizes}"
         if self.fill_in and self.markov_rank:
@@ -205,7 +205,11 @@ class BlockHead(DraftHead):
         return self.norm(x_BTD)
 
     def correction(self, tokens: Tensor) -> Tensor:
-        """Returns the correction of the logits of slots, [..., W] or zeros [..., 1]. tokens: the token before each."""
+        """Returns the correction of the slots' logits, [..., W]; zeros [..., 1] if the rank is 0.
+
+        Args:
+            tokens: The token before each slot.
+        """
         if not self.config.markov_rank:
             return self.norm.weight.new_zeros(*tokens.shape, 1)
         return self.markov_head.markov_w2(self.markov_head.markov_w1(tokens))

@@ -24,6 +24,7 @@ These are the losses of DSpark (arXiv 2607.05147), where w = 0.1. p is the targe
 W tokens.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,13 +63,13 @@ def compute_block_loss(
     else:
         vectors_Nr, w2_Wr = normed_NkD.new_empty(len(normed_NkD), 0), normed_NkD.new_empty(head.config.vocab_size, 0)
     output = LossOutput(*_BlockLoss.apply(normed_NkD, vectors_Nr, w2_Wr, packed, teacher, weights))
-    if not has_correction:
-        return LossOutput(output.loss / total, output.hits_JK, output.overlap_JK, output.token_loss_JK)
-    weights_JK = decay ** torch.arange(len(packed.tokens_KQ), device=normed_NkD.device) * packed.supervised_JK
-    logits_JK = head.confidence(normed_NkD, vectors_Nr)[packed.student_index_JK].float()
-    losses_JK = F.binary_cross_entropy_with_logits(logits_JK, output.overlap_JK.float(), reduction="none")
-    loss = (output.loss + (losses_JK * weights_JK).sum()) / total
-    return LossOutput(loss, output.hits_JK, output.overlap_JK, output.token_loss_JK)
+    loss = output.loss
+    if has_correction:
+        weights_JK = decay ** torch.arange(len(packed.tokens_KQ), device=normed_NkD.device) * packed.supervised_JK
+        logits_JK = head.confidence(normed_NkD, vectors_Nr)[packed.student_index_JK].float()
+        losses_JK = F.binary_cross_entropy_with_logits(logits_JK, output.overlap_JK.float(), reduction="none")
+        loss = loss + (losses_JK * weights_JK).sum()
+    return replace(output, loss=loss / total)
 
 
 def run_blocks(head: BlockHead, packed: PackedBatch, target: Target) -> Tensor:

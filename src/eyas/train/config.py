@@ -44,11 +44,11 @@ class BlockOptions:
     """The recipe keys `train.block.*` of a block head.
 
     Attributes:
-        method: The kind of block: "dspark", or "dflash", which has fill-in slots and neither correction nor confidence.
+        method: The kind of block head: "dspark", or "dflash", which has neither correction nor confidence. Of the two,
             vLLM's CPU build runs only dflash (docs/formats.md).
         layers: The number of decoder layers.
         size: The number of slots: the number of tokens that one forward drafts.
-        rank: The rank of dspark's correction by the token before a slot.
+        rank: The rank of the correction by the token before a slot; 0 for no correction. "dflash" ignores this key.
         anchors: The most anchors of one text in an update. They are drawn again for each update.
         token_weight: The weight of the cross-entropy with the next token. DSpark's is 0.1, for 10 passes over a million
             answers. A higher weight learns faster at first (docs/drafters.md).
@@ -57,7 +57,7 @@ class BlockOptions:
     method: Literal["dspark", "dflash"] = "dspark"
     layers: PositiveInt = 2
     size: PositiveInt = 8
-    rank: PositiveInt = 128
+    rank: NonNegativeInt = 128
     anchors: PositiveInt = 64
     token_weight: NonNegativeFloat = 0.1
 
@@ -198,6 +198,5 @@ def match_sizes(config: TrainConfig, sizes: HeadConfig) -> TrainConfig:
     head = HeadOptions(**{field.name: getattr(sizes, field.name) for field in fields(HeadOptions)})
     if not isinstance(sizes, BlockConfig):
         return replace(config, drafter="eagle3", head=head)
-    own: dict[str, Any] = {"layers": sizes.num_layers, "size": sizes.block_size, "rank": sizes.markov_rank}
-    own["method"] = sizes.method
+    own = {"method": sizes.method, "layers": sizes.num_layers, "size": sizes.block_size, "rank": sizes.markov_rank}
     return replace(config, drafter="block", head=head, block=replace(config.block, **own))

@@ -74,7 +74,7 @@ def init_head(
 
 def _read_initial_head(init: str, sizes: HeadConfig, target: Target) -> StoredHead:
     stored = read_head(init, torch.float32, target.info.num_layers)
-    fix = "Set train.head to the sizes of that head, or set train.init to another head"
+    fix = "Set train.drafter, train.block and train.head to those of that head, or set train.init to another head"
     if type(stored.config) is not type(sizes):
         raise InputError(f"The head in {init} is a {stored.config.variant} head, not a {sizes.variant} head", fix)
     names = [field.name for field in fields(sizes) if field.name not in MAY_DIFFER]

@@ -12,7 +12,7 @@ FLOPS utilization compares the matrix products of training with the fastest matr
     output rows of the head                   supervised tokens        3
     output matrix of the target               J teacher rows           1: the target is not trained
 
-Of a block head (Q blocks of K slots):
+Of a block head (Q blocks of K rows):
 
     fc                                        P rows                   2
     keys and values of the context            P rows                   3
