@@ -29,8 +29,10 @@ def block_config(target: Target, size: int = SLOTS, method: str = "dspark") -> B
     info = target.info
     sizes = HeadConfig.for_target(info, info.vocab_size, intermediate_size=96, aux_layer_ids=target.aux_layer_ids)
     shared = {field.name: getattr(sizes, field.name) for field in dataclasses.fields(HeadConfig)}
-    kind = {"markov_rank": 0, "fill_in": True} if method == "dflash" else {"markov_rank": 8}
-    return BlockConfig(**shared, num_layers=2, block_size=size, mask_id=MASK, **kind)
+    fill_in = method == "dflash"
+    return BlockConfig(
+        **shared, num_layers=2, block_size=size, markov_rank=0 if fill_in else 8, mask_id=MASK, fill_in=fill_in
+    )
 
 
 def random_block(target: Target, seed: int = 0, method: str = "dspark") -> BlockHead:

@@ -31,8 +31,7 @@ from eyas.model.target_info import TargetInfo
 INIT_STD = 0.02  # the usual initializer_range of Llama configurations
 VARIANT_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 """The flags of a HeadConfig that change the graph."""
-ROPE_TYPES = ("linear", "llama3", "yarn")
-"""Types of RoPE scaling that do not depend on the text's length."""
+ROPE_TYPES = ("linear", "llama3", "yarn")  # of RoPE scaling that does not depend on the text's length
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,7 @@ class HeadConfig:
             raise InputError(f"Target {info.name} has no rotary positions (rope_theta)", "Use a target with RoPE")
         width = intermediate_size or info.intermediate_size
         if width is None:
-            problem = f"Target {info.name} has no single feed-forward width that the head could copy"
-            raise InputError(problem, "Set train.head.intermediate_size")
+            raise InputError(f"Target {info.name} has no single feed-forward width", "Set train.head.intermediate_size")
         return HeadConfig(
             hidden_size=info.hidden_size,
             intermediate_size=width,
@@ -209,8 +207,7 @@ class SelfAttention(nn.Module):
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
         num_q, num_kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.config = config
-        self.params = AttentionParams(config.head_dim**-0.5)
+        self.config, self.params = config, AttentionParams(config.head_dim**-0.5)
         self.q_proj = nn.Linear(2 * config.hidden_size, num_q, bias=False)
         self.k_proj = nn.Linear(2 * config.hidden_size, num_kv, bias=False)
         self.v_proj = nn.Linear(2 * config.hidden_size, num_kv, bias=False)
@@ -227,8 +224,8 @@ class SelfAttention(nn.Module):
         else:
             qkv = F.linear(pair_BTC, self.qkv_packed)
         qkv = qkv.view(B, T, -1, H)
-        cos_BT1H, sin_BT1H = self.rope(positions_BT, pair_BTC.dtype)
-        qk = apply_rope(qkv[:, :, :-G], cos_BT1H, sin_BT1H).transpose(1, 2)  # queries and keys together
+        rotation = self.rope(positions_BT, pair_BTC.dtype)
+        qk = apply_rope(qkv[:, :, :-G], *rotation).transpose(1, 2)  # queries and keys together
         out_BNTH = attend(0, qk[:, :-G], qk[:, -G:], qkv[:, :, -G:].transpose(1, 2), self.params)
         return self.o_proj(out_BNTH.transpose(1, 2).reshape(B, T, -1))
 
@@ -333,10 +330,9 @@ class Head(DraftHead):
             self.midlayer = Midlayer(config)
             self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
-            norms = [nn.RMSNorm(config.target_hidden_size, config.rms_norm_eps) for _ in range(num_aux)]
-            norm_of_all = nn.RMSNorm(num_aux * config.target_hidden_size, config.rms_norm_eps)
-        self.fc_norm = nn.ModuleList(norms) if config.fc_norm else None
-        self.input_norm = norm_of_all if config.norm_before_fc else None
+            size, eps = config.target_hidden_size, config.rms_norm_eps
+            self.fc_norm = nn.ModuleList(nn.RMSNorm(size, eps) for _ in range(num_aux)) if config.fc_norm else None
+            self.input_norm = nn.RMSNorm(num_aux * size, eps) if config.norm_before_fc else None
         self.compiled_forward: CompiledForward | None = None
         """Computes `step_with_logits` from embeds_1TD, hidden_1TD and positions_1T. `kernels.aot_compile` sets it."""
 
