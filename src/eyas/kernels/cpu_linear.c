@@ -37,6 +37,7 @@ enum {
   KEPT_GROUP = 4,                       /* panels whose weights stay in the caches while several tiles of rows pass */
   UNIT_AHEAD = 4096,                    /* bytes; into the second cache, since a register takes 1 KB at once */
   BLOCK = HAS_UNITS ? 256 : 240,        /* rows that are widened at once */
+  KEPT_BYTES = 1 << 20,                 /* of rows that are used as they lie, if these are more than a block */
   MIN_WORK = 1 << 16,                   /* multiply-adds below which waking other threads takes longer than the work */
 };
 
@@ -292,22 +293,26 @@ int eyas_linear(const struct linear *l) {
   static _Thread_local int64_t room;
   const int64_t steps = l->is_bf16 ? (l->num_in + 1) / 2 : l->num_in;
   const int64_t panels = (l->num_out + WIDTH - 1) / WIDTH;
-  const int64_t x_row = !l->is_bf16 ? l->x_row : up(HAS_PAIRS ? steps : 2 * steps, LANES);
-  const int64_t needed = l->is_bf16 ? least(l->num_rows, BLOCK) * x_row : 0;
+  /* Pairs of bfloat16 that fill whole registers are read where they lie. */
+  const int are_pairs = (uintptr_t)l->x % sizeof(float) == 0 && l->num_in % (2 * LANES) == 0 && l->x_row % 2 == 0;
+  const int is_ready = !l->is_bf16 || (HAS_PAIRS && are_pairs);
+  const int64_t x_row = !is_ready ? up(HAS_PAIRS ? steps : 2 * steps, LANES) : l->is_bf16 ? l->x_row / 2 : l->x_row;
+  const int64_t kept = is_ready ? KEPT_BYTES / (sizeof(float) * x_row + 1) : 0, most = kept > BLOCK ? kept : BLOCK;
+  const int64_t needed = is_ready ? 0 : least(l->num_rows, BLOCK) * x_row;
   if (room < needed) {
     free(scratch);
     scratch = aligned_alloc(64, needed * sizeof(float)); /* whole vectors */
     room = scratch ? needed : 0;
     if (!scratch) return 1;
   }
-  for (int64_t t0 = 0; t0 < l->num_rows; t0 += BLOCK) {
-    const int64_t rows = least(l->num_rows - t0, BLOCK), work = rows * l->num_in;
+  for (int64_t t0 = 0; t0 < l->num_rows; t0 += most) {
+    const int64_t rows = least(l->num_rows - t0, most), work = rows * l->num_in;
     const int num_threads = work * l->num_out < MIN_WORK ? 1 : least(eyas_threads(l->num_threads), panels);
     /* Many small shares, so that a preempted thread delays little work. With few panels: one share per thread. */
     const int64_t size = panels >= 4 * GROUP * num_threads ? GROUP : (panels + num_threads - 1) / num_threads;
-    const float *x = l->is_bf16 ? scratch : (const float *)l->x + t0 * l->x_row;
+    const float *x = is_ready ? (const float *)l->x + t0 * x_row : scratch;
     struct block b = {l, x, scratch, x_row, t0, rows, steps, panels, size};
-    if (l->is_bf16) eyas_parallel_for(work < MIN_WORK / 4 ? 1 : num_threads, rows, widen_row, &b);
+    if (!is_ready) eyas_parallel_for(work < MIN_WORK / 4 ? 1 : num_threads, rows, widen_row, &b);
     eyas_parallel_for(num_threads, (panels + size - 1) / size, run_share, &b);
   }
   return 0;
