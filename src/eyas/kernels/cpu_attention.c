@@ -12,6 +12,10 @@
 
      both: out[row][..] = out * shrink[row] + sum over keys of p[key, row] * v[key][..]
 
+   On a processor with matrix units for bfloat16 (AMX), they compute the two products of a prompt's tiles. There p is
+   rounded to bfloat16, which changes an output by at most 2^-9 of the largest value. Trees never take this way, so the
+   target verifies a draft with the numbers of plain decoding.
+
    Scores carry log2(e), so that softmax is made of powers of two. No infinity meets another: the running maximum starts
    finite, and a hidden score is -inf, whose power is 0. */
 
@@ -19,6 +23,7 @@
 #include <stdlib.h>
 
 #include "cpu_attention.h"
+#include "cpu_linear.h"
 #include "cpu_thread_pool.h"
 #include "cpu_vectors.h"
 
@@ -39,6 +44,7 @@ enum {
   FEW = 4,            /* up to so many rows a lane is not a row */
   STRIP = 2 * LANES,  /* rows whose scores are made together */
   ROOM = 64 * 256,    /* floats of a tile or a block; larger heads get fewer rows and keys */
+  MOST_NODES = 64,    /* rows of a request that may be a tree; with more they are a part of a prompt */
   MIN_SPLIT = 256,    /* keys that are worth a separate item */
   MIN_WORK = 1 << 16, /* multiply-adds below which waking other threads takes longer than the work */
 };
@@ -202,6 +208,7 @@ struct block {
   int num_keys, num_free;
   int padded, num_steps; /* floats of a row in scratch memory; floats or pairs of a key */
   int pairs, v_is_bf16;  /* keys or values are read as they lie in memory, bfloat16 */
+  int by_units;          /* matrix units multiply, and p is rounded to bfloat16 */
   int v_bytes;           /* of a value that has yet to come near; 0 if it is a copy */
   float scale, cap;      /* score = product * scale, or cap * tanh(product * scale) */
 };
@@ -331,12 +338,133 @@ INLINE vf soft_cap(vf x, float cap) {
   return (vf)((vi)((1.0f - power) / (1.0f + power) * cap) | sign);
 }
 
+#if HAS_UNITS
+/* The compiler does not know that a register is loaded from memory. */
+#define IN_MEMORY __asm__ volatile("" ::: "memory")
+
+/* Sets the registers of the matrix units: 16 rows of 64 bytes each. */
+static void set_units(void) {
+  struct {
+    uint8_t palette, start, unused[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+  } config = {.palette = 1};
+  for (int i = 0; i < 8; i++) config.rows[i] = 16, config.bytes[i] = 64;
+  _tile_loadconfig(&config);
+}
+
+/* Keys and values of a block as the units want them: s->k is [key][h], s->v [h][key], both bfloat16. Keys that are missing
+   in the last 32 are those of key 0. */
+static void place_block(struct scratch *s, const struct block *b) {
+  const int H = b->padded, whole = up(b->num_keys, 2 * LANES);
+  static const uint16_t LOW[32] = {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39,
+                                   8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  const __m512i low = _mm512_loadu_si512(LOW), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  uint16_t *keys = (uint16_t *)s->k, *values = (uint16_t *)s->v;
+  for (int j = b->num_keys; j < whole; j++) s->k_at[j] = s->k_at[0], s->v_at[j] = s->v_at[0];
+  for (int j = 0; j < whole; j++) memcpy(keys + j * H, s->k_at[j], H * sizeof(uint16_t));
+  for (int h = 0; h < H; h += 2 * LANES)
+    for (int key = 0; key < whole; key += 2 * LANES) {
+      vf x[LANES], y[LANES]; /* pairs of keys, of the first and the last 16 places */
+      for (int i = 0; i < LANES; i++) {
+        const __m512i even = _mm512_loadu_si512((const uint16_t *)s->v_at[key + 2 * i] + h);
+        const __m512i odd = _mm512_loadu_si512((const uint16_t *)s->v_at[key + 2 * i + 1] + h);
+        x[i] = (vf)_mm512_permutex2var_epi16(even, low, odd);
+        y[i] = (vf)_mm512_permutex2var_epi16(even, high, odd);
+      }
+      turn(x);
+      turn(y);
+      for (int i = 0; i < LANES; i++) {
+        store((float *)(values + (h + i) * KEYS + key), x[i]);
+        store((float *)(values + (h + LANES + i) * KEYS + key), y[i]);
+      }
+    }
+}
+
+/* scores[key][row] of all keys and 32 rows. */
+static void score_units(struct scratch *s, const float *q, const struct block *b) {
+  const uint16_t *keys = (const uint16_t *)s->k;
+  const int line = STRIP * sizeof(float);
+  IN_MEMORY;
+  for (int key = 0; key < b->num_keys; key += LANES) {
+    _tile_zero(4);
+    _tile_zero(5);
+    for (int h = 0; h < b->num_steps; h += LANES) {
+      _tile_loadd(0, keys + key * b->padded + 2 * h, b->padded * sizeof(uint16_t));
+      _tile_loadd(2, q + h * STRIP, line);
+      _tile_dpbf16ps(4, 0, 2);
+      _tile_loadd(3, q + h * STRIP + LANES, line);
+      _tile_dpbf16ps(5, 0, 3);
+    }
+    _tile_stored(4, s->scores + key * STRIP, line);
+    _tile_stored(5, s->scores + key * STRIP + LANES, line);
+  }
+  for (int i = 0; i < b->num_keys * STRIP; i += LANES) store(s->scores + i, load(s->scores + i) * b->scale);
+}
+
+/* out[h][row] = out * shrink + sum of p * v, for 32 rows. */
+static void weigh_units(struct scratch *s, float *out, const struct block *b, const float *shrink) {
+  static const uint16_t PAIR[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+                                    8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i pair = _mm512_loadu_si512(PAIR);
+  const int line = STRIP * sizeof(float), whole = up(b->num_keys, 2 * LANES);
+  const uint16_t *values = (const uint16_t *)s->v;
+  float *p = s->scores;
+  memset(p + b->num_keys * STRIP, 0, (whole - b->num_keys) * line);
+  for (int key = 0; key < whole; key += 2)
+    for (int i = 0; i < STRIP; i += LANES) {
+      const vf even = load(p + key * STRIP + i), odd = load(p + (key + 1) * STRIP + i);
+      const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+      store(p + key / 2 * STRIP + i, (vf)_mm512_permutexvar_epi16(pair, both));
+    }
+  for (int i = 0; i < STRIP; i += LANES) {
+    const vf by = load(shrink + i);
+    for (int h = 0; h < b->padded; h++) store(out + h * STRIP + i, load(out + h * STRIP + i) * by);
+  }
+  IN_MEMORY;
+  for (int h = 0; h < b->padded; h += LANES) {
+    _tile_loadd(4, out + h * STRIP, line);
+    _tile_loadd(5, out + h * STRIP + LANES, line);
+    for (int key = 0; key < whole; key += 2 * LANES) {
+      _tile_loadd(0, values + h * KEYS + key, KEYS * sizeof(uint16_t));
+      _tile_loadd(2, p + key / 2 * STRIP, line);
+      _tile_dpbf16ps(4, 0, 2);
+      _tile_loadd(3, p + key / 2 * STRIP + LANES, line);
+      _tile_dpbf16ps(5, 0, 3);
+    }
+    _tile_stored(4, out + h * STRIP, line);
+    _tile_stored(5, out + h * STRIP + LANES, line);
+  }
+}
+
+/* The output of 64 rows from [strip][h][row] to [row][h]. */
+static void turn_output(struct scratch *s, int H) {
+  memcpy(s->q, s->out, ROWS * H * sizeof(float));
+  for (int row = 0; row < ROWS; row += LANES)
+    for (int h = 0; h < H; h += LANES) {
+      const float *from = s->q + row / STRIP * STRIP * H + h * STRIP + row % STRIP;
+      vf x[LANES];
+      for (int i = 0; i < LANES; i++) x[i] = load(from + i * STRIP);
+      turn(x);
+      for (int i = 0; i < LANES; i++) store(s->out + (row + i) * H + h, x[i]);
+    }
+}
+#else
+#define set_units() (void)0
+#define place_block(s, b) (void)0
+#define score_units(s, q, b) (void)0
+#define weigh_units(s, out, b, shrink) (void)0
+#define turn_output(s, H) (void)0
+#define _tile_release() (void)0
+#endif
+
 /* A block against V vectors of rows from `row` on. */
 INLINE void take_strip(struct scratch *s, const struct block *b, int row, const int V) {
   const int width = V * LANES, num_keys = b->num_keys;
   const float *q = s->q + row * b->padded;
   float *scores = s->scores;
-  for (int key = 0; key < num_keys; key += GROUP) {
+  if (b->by_units) score_units(s, q, b);
+  for (int key = 0; key < num_keys && !b->by_units; key += GROUP) {
     for (int j = key; j < key + GROUP && row == 0; j++) {
       ask_for(s->v_at[j], b->v_bytes);
       if (j + GROUP < num_keys) ask_for(s->k_at[j + GROUP], b->num_steps * sizeof(float));
@@ -405,13 +533,15 @@ static void take_block(struct scratch *s, const struct block *b, int num_rows) {
     }
     return;
   }
+  if (b->by_units) place_block(s, b);
   for (int row = 0; row < num_rows; row += STRIP) {
     const int left = num_rows - row, width = left > LANES ? STRIP : LANES;
     if (width == STRIP)
       take_strip(s, b, row, 2);
     else
       take_strip(s, b, row, 1);
-    for (int m = 0; m < least(left, width); m += 4) /* up to 3 rows of padding: harmless */
+    if (b->by_units) weigh_units(s, s->out + row * b->padded, b, s->shrink + row);
+    for (int m = 0; m < least(left, width) && !b->by_units; m += 4) /* up to 3 rows of padding: harmless */
       weigh(s->out + (row + m) * b->padded, s->scores + m, 1, width, s->v_at, b, s->shrink + row + m, 4);
   }
 }
@@ -544,14 +674,23 @@ static __attribute__((noipa)) void run_item(const struct layer *l, const struct 
   const int width = few ? it->num_rows : up(it->num_rows, LANES);
   const int room = least(KEYS, ROOM / padded / LANES * LANES);
   const float softcap = l->rule->softcap, scale = l->rule->scale;
-  struct block block = {.padded = padded, .num_steps = few ? padded : H, .pairs = pairs, .v_is_bf16 = few && pairs};
+  const int request_rows = l->f->starts[it->b + 1] - l->f->starts[it->b];
+  const int is_prompt = request_rows > MOST_NODES && it->num_rows > ROWS - LANES;
+  const int by_units = HAS_UNITS && pairs && is_prompt && H % (2 * LANES) == 0 && room == KEYS && eyas_linear_units();
+  struct block block = {.padded = padded, .num_steps = few ? padded : H, .pairs = pairs, .by_units = by_units};
+  block.v_is_bf16 = pairs && (few || by_units);
   if (pairs) block.num_steps = H / 2;
   if (block.v_is_bf16 || !widened(l->f)) block.v_bytes = H * (block.v_is_bf16 ? 2 : 4);
   block.scale = softcap != 0 ? scale / softcap : scale * LOG2_E;
   block.cap = softcap * LOG2_E;
   pack_rows(l, it, s, width, few, pairs);
   int64_t column = it->begin;
+  if (by_units) set_units();
   while (collect(l, it, s, &column, &block, room, width)) take_block(s, &block, it->num_rows);
+  if (by_units) {
+    _tile_release();
+    turn_output(s, H);
+  }
   for (int m = 0; m < it->num_rows; m++) {
     float *acc = s->out + m * padded;
     if (!it->partial) {

@@ -11,21 +11,15 @@
 
    A processor with matrix units for bfloat16 (AMX) computes tiles of bfloat16 with them, from one row on. */
 
-/* 1 if the processor has matrix units for bfloat16. Their registers have 16 rows of 64 bytes; with vectors of 64 bytes,
-   half of a panel is such a row. */
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
-#define HAS_UNITS 1
-#include <sys/syscall.h>
-#include <unistd.h>
-#else
-#define HAS_UNITS 0
-#endif
-
 #include <stdlib.h>
 
 #include "cpu_linear.h"
 #include "cpu_thread_pool.h"
 #include "cpu_vectors.h"
+#if HAS_UNITS
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 enum {
   WIDTH = 2 * LANES,

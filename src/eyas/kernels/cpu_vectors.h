@@ -26,6 +26,13 @@ enum { HAS_PAIRS = 1 };
 enum { HAS_PAIRS = 0 };
 #endif
 
+/* 1 if the processor has matrix units for bfloat16 (AMX). Their registers have 16 rows of 64 bytes, as a vector has. */
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#define HAS_UNITS 1
+#else
+#define HAS_UNITS 0
+#endif
+
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
