@@ -18,8 +18,7 @@ from eyas.model.block_head import BlockHead
 
 @torch.no_grad()
 def share_right(spoken: Spoken, make_reader: Callable[[], ReferenceBlockHead]) -> dict[int, float]:
-    """Returns the share of drafted tokens that equal those of the text, from the first token after the anchor and from
-    the anchor on."""
+    """Returns the share of drafted tokens that equal the text, by its offset: 1 behind the anchor, 0 from it on."""
     pairs = zip(spoken.requests, spoken.texts, strict=True)
     answers = [(len(request.prompt_ids), ids) for request, ids in pairs if len(request.prompt_ids) < 100]
     places = [(ids, start) for length, ids in answers for start in range(length, len(ids) - SLOTS, 5)]

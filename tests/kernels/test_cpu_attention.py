@@ -99,7 +99,7 @@ def expect(case: Forward, params: AttentionParams) -> tuple[Tensor, Tensor]:
 
 
 def weight_rounding(case: Forward) -> float:
-    """What an output may differ because matrix units round the weights of prompts to bfloat16."""
+    """Returns how far an output may be off where matrix units round the weights of prompts to bfloat16; 0 elsewhere."""
     library = cpu.load_cpu_library()
     assert not isinstance(library, Unavailable)
     is_prompt = int(case.rows.starts_B1.diff().max()) > MOST_NODES and case.q_TNH.shape[2] % 32 == 0

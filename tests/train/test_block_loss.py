@@ -124,7 +124,7 @@ def test_mask_token_is_rare_and_distinguishable() -> None:
 
 @pytest.mark.parametrize("kind", [{"markov_rank": 0, "fill_in": True}, {"markov_rank": 0}, {"markov_rank": 8}])
 def test_a_recipe_can_name_the_sizes_of_any_block_head(target: Target, kind: dict[str, Any]) -> None:
-    """As `eyas drift` writes it to train a head further."""
+    """`eyas drift` writes such a recipe, which trains the head further."""
     sizes = dataclasses.replace(random_block(target).config, **kind)
     matched = match_sizes(TrainConfig(), sizes)
     again = build(TrainConfig, tomllib.loads(to_toml(matched)))

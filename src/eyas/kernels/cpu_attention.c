@@ -13,8 +13,8 @@
      both: out[row][..] = out * shrink[row] + sum over keys of p[key, row] * v[key][..]
 
    On a processor with matrix units for bfloat16 (AMX), they compute the two products of a prompt's tiles. There p is
-   rounded to bfloat16, which changes an output by at most 2^-9 of the largest value. Trees never take this way, so the
-   target verifies a draft with the numbers of plain decoding.
+   rounded to bfloat16, which changes an output by at most 2^-9 of the largest value. Trees of up to MOST_NODES nodes do
+   without, so the target verifies a draft with the numbers of plain decoding.
 
    Scores carry log2(e), so that softmax is made of powers of two. No infinity meets another: the running maximum starts
    finite, and a hidden score is -inf, whose power is 0. */
@@ -342,17 +342,6 @@ INLINE vf soft_cap(vf x, float cap) {
 /* The compiler does not know that a register is loaded from memory. */
 #define IN_MEMORY __asm__ volatile("" ::: "memory")
 
-/* Sets the registers of the matrix units: 16 rows of 64 bytes each. */
-static void set_units(void) {
-  struct {
-    uint8_t palette, start, unused[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-  } config = {.palette = 1};
-  for (int i = 0; i < 8; i++) config.rows[i] = 16, config.bytes[i] = 64;
-  _tile_loadconfig(&config);
-}
-
 /* Keys and values of a block as the units want them: s->k is [key][h], s->v [h][key], both bfloat16. Keys that are missing
    in the last 32 are those of key 0. */
 static void place_block(struct scratch *s, const struct block *b) {
@@ -450,12 +439,10 @@ static void turn_output(struct scratch *s, int H) {
     }
 }
 #else
-#define set_units() (void)0
 #define place_block(s, b) (void)0
 #define score_units(s, q, b) (void)0
 #define weigh_units(s, out, b, shrink) (void)0
 #define turn_output(s, H) (void)0
-#define _tile_release() (void)0
 #endif
 
 /* A block against V vectors of rows from `row` on. */
@@ -685,7 +672,7 @@ static __attribute__((noipa)) void run_item(const struct layer *l, const struct 
   block.cap = softcap * LOG2_E;
   pack_rows(l, it, s, width, few, pairs);
   int64_t column = it->begin;
-  if (by_units) set_units();
+  if (by_units) set_units(2 * UNIT_ROWS);
   while (collect(l, it, s, &column, &block, room, width)) take_block(s, &block, it->num_rows);
   if (by_units) {
     _tile_release();

@@ -25,7 +25,6 @@ enum {
   WIDTH = 2 * LANES,
   TILE_VECTORS = LANES == 16 ? 24 : 12, /* of 32 registers, or of 16 */
   MAX_ROWS = TILE_VECTORS / 2,          /* of a tile */
-  UNIT_ROWS = 16,                       /* of a register of a matrix unit; also steps */
   MAX_PANELS = 6,                       /* of a tile; a processor prefetches a few streams at once */
   GROUP = 12,                           /* panels of a share: whole tiles, however many rows they have */
   KEPT_GROUP = 4,                       /* panels whose weights stay in the caches while several tiles of rows pass */
@@ -142,19 +141,6 @@ static __attribute__((noinline)) void run_bf16(const float *x, int64_t x_row, co
 }
 
 #if HAS_UNITS
-/* Sets the registers for tiles of R rows: 0 and 1 hold rows of x, 2 and 3 weights, 4 to 7 sums. */
-static void set_units(int R) {
-  struct {
-    uint8_t palette, start, unused[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-  } config = {.palette = 1};
-  const int first = least(R, UNIT_ROWS), second = R > UNIT_ROWS ? R - UNIT_ROWS : R;
-  const int rows[] = {first, second, UNIT_ROWS, UNIT_ROWS, first, first, second, second};
-  for (int i = 0; i < 8; i++) config.rows[i] = rows[i], config.bytes[i] = 64;
-  _tile_loadconfig(&config);
-}
-
 /* The weights of 16 steps of a panel; beyond the last step zeros, in `room`. */
 INLINE const uint32_t *unit_weights(const uint32_t *w, int64_t k, int64_t steps, uint32_t *room) {
   if (k + UNIT_ROWS <= steps) return w + k * WIDTH;
@@ -205,9 +191,7 @@ static void run_units(const float *x, int64_t x_row, const uint32_t *w, int64_t 
   _tile_stored(7, more + LANES, out);
 }
 #else
-INLINE void set_units(int R) { (void)R; }
 #define run_units(x, x_row, w, steps, sums, R, P, is_first) run_bf16(x, x_row, w, steps, sums, R, P)
-#define _tile_release() (void)0
 #endif
 
 static void store_row(const struct linear *l, int64_t t, int64_t begin, const float *sums, int64_t n) {

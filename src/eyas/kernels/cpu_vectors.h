@@ -83,6 +83,27 @@ static inline void narrow(uint16_t *restrict to, const float *restrict from, int
   for (; i < n; i++) to[i] = to_bf16(from[i]);
 }
 
+/* Rows of a register of a matrix unit. */
+enum { UNIT_ROWS = 16 };
+
+#if HAS_UNITS
+/* Sets the registers for products of R rows, at most 32: 0 and 1 hold the rows, 2 and 3 the other factor, 4 to 7 sums. */
+INLINE void set_units(int R) {
+  struct {
+    uint8_t palette, start, unused[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+  } config = {.palette = 1};
+  const int first = least(R, UNIT_ROWS), second = R > UNIT_ROWS ? R - UNIT_ROWS : R;
+  const int rows[] = {first, second, UNIT_ROWS, UNIT_ROWS, first, first, second, second};
+  for (int i = 0; i < 8; i++) config.rows[i] = rows[i], config.bytes[i] = 64;
+  _tile_loadconfig(&config);
+}
+#else
+INLINE void set_units(int R) { (void)R; }
+#define _tile_release() (void)0
+#endif
+
 /* Returns sum + a * b for each lane. If `pairs` is set, the lanes of a and b are pairs of bfloat16, and both products
    are added. */
 INLINE vf add_product(vf sum, vf a, vf b, const int pairs) {
