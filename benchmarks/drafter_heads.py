@@ -85,7 +85,7 @@ class RunData:
         return load_target_without_layers(self.model, dtype, config.capture.aux_layer_ids, "cpu")
 
 
-def train_heads(run: RunData, work: Path, seconds: float, kinds: Sequence[Kind]) -> dict[Kind, Path]:
+def train_heads(run: RunData, work: Path, seconds: float, kinds: Sequence[Kind] = KINDS) -> dict[Kind, Path]:
     """Returns the directories of the heads. Trains those that are not finished, each for about `seconds`."""
     for kind in kinds:
         if not has_provenance(work / kind):
